@@ -1,0 +1,3 @@
+//! RDMA profiler and diagnostics: from probes to samples, models, traces and reports.
+
+pub mod sample;

@@ -1,0 +1,3 @@
+//! `rdma-probe`: record, report and diagnose RDMA programs.
+
+fn main() {}

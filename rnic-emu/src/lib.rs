@@ -1,0 +1,3 @@
+//! An emulated RNIC that any libibverbs program can use.
+
+pub mod model;

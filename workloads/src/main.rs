@@ -1,0 +1,3 @@
+//! `rdma-workload`: run and compare the reference workloads.
+
+fn main() {}
