@@ -154,6 +154,9 @@ pub enum Verdict {
         /// What to report.
         report: String,
     },
+    /// A verdict this version does not know, read from a newer trace; never written.
+    #[serde(other, skip_serializing)]
+    Unknown,
 }
 
 /// One probe and its verdict.
@@ -215,6 +218,9 @@ pub enum Call {
     KernelModifyQp,
     KernelCreateCq,
     KernelDestroyCq,
+    /// A call this version does not know, read from a newer trace; never written.
+    #[serde(other, skip_serializing)]
+    Unknown,
 }
 
 /// Cumulative counts of one kind of call in one process, since the recording began.
@@ -384,6 +390,9 @@ pub enum Detail {
         /// True when it ran inside a registration of the same thread, so that it belongs to an MR.
         in_registration: bool,
     },
+    /// A detail this version does not know, read from a newer trace; never written.
+    #[serde(other, skip_serializing)]
+    Unknown,
 }
 
 impl Detail {

@@ -1,0 +1,47 @@
+//! The command line: one module per subcommand, each with its arguments and a `run`.
+
+mod devices;
+mod probes;
+mod record;
+mod report;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Profile and diagnose RDMA programs: what they register, create, post and wait for, and what it costs.
+///
+/// Exit status: 0 on success, 1 on failure, 2 on a usage error; `record -- CMD` passes on the status of CMD.
+#[derive(Debug, Parser)]
+#[command(name = "rdma-probe", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Record(record::Args),
+    Report(report::Args),
+    Probes(probes::Args),
+    Devices(devices::Args),
+}
+
+/// Arguments that clap could not judge alone: answered with exit status 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Runs the chosen subcommand; its exit status is the program's.
+///
+/// # Errors
+/// Whatever the subcommand could not do, with context for a person; [`UsageError`] for wrong arguments.
+pub fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        Command::Record(args) => record::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Probes(args) => probes::run(args),
+        Command::Devices(args) => devices::run(args),
+    }
+}
