@@ -1,0 +1,1 @@
+//! `librnic_emu.so`: the emulated RNIC, preloaded beside libibverbs.
