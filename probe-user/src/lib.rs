@@ -1,3 +1,4 @@
 //! RDMA profiler and diagnostics: from probes to samples, models, traces and reports.
 
 pub mod sample;
+pub mod trace;
