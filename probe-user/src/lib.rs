@@ -1,4 +1,5 @@
 //! RDMA profiler and diagnostics: from probes to samples, models, traces and reports.
 
+pub mod entry;
 pub mod sample;
 pub mod trace;
