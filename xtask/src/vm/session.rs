@@ -21,7 +21,9 @@ const BOOT_TCG: Duration = Duration::from_secs(240);
 /// A boot under a KVM that works takes three seconds; one that does not work never ends.
 const BOOT_KVM: Duration = Duration::from_secs(30);
 /// How much of the kernel's console is kept for error messages, in bytes.
-const CONSOLE_KEPT: usize = 4096;
+const CONSOLE_KEPT: usize = 16384;
+/// How many of its lines an error message shows.
+const SHOWN: usize = 24;
 /// Status on a time limit, as `timeout` has it.
 pub const TIMED_OUT: u8 = 124;
 
@@ -195,10 +197,37 @@ fn watch_console(mut console: UnixStream, show: bool) -> Arc<Mutex<VecDeque<u8>>
 fn tail(console: &Mutex<VecDeque<u8>>) -> String {
     let bytes: Vec<u8> = console.lock().map(|kept| kept.iter().copied().collect()).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
-    if text.trim().is_empty() {
+    let lines = excerpt(&text);
+    if lines.is_empty() {
         return "; its console is empty".to_owned();
     }
-    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(30)..];
-    format!("; the end of its console:\n    {}", last.join("\n    "))
+    format!("; from its console:\n    {}", lines.join("\n    "))
+}
+
+/// The lines worth showing: where the kernel says what went wrong, else the end.
+fn excerpt(console: &str) -> Vec<&str> {
+    let lines: Vec<&str> = console.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let trouble = ["Kernel panic", "BUG: ", "Oops: ", "general protection fault"];
+    let first = lines.iter().position(|line| trouble.iter().any(|word| line.contains(word)));
+    let start = first.unwrap_or(lines.len().saturating_sub(SHOWN));
+    lines.into_iter().skip(start).take(SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_excerpt_begins_where_the_kernel_names_the_trouble() {
+        let console = "[1] fine\r\n\r\n[2] BUG: kernel NULL pointer\r\n[3] Call Trace:\n";
+        assert_eq!(excerpt(console), ["[2] BUG: kernel NULL pointer", "[3] Call Trace:"]);
+    }
+
+    #[test]
+    fn without_trouble_the_excerpt_is_the_end() {
+        let console = (0..100).map(|line| format!("line {line}\n")).collect::<String>();
+        let lines = excerpt(&console);
+        assert_eq!((lines.len(), lines.last()), (SHOWN, Some(&"line 99")));
+        assert!(excerpt(" \n\n").is_empty());
+    }
 }
