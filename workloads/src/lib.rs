@@ -2,6 +2,7 @@
 
 pub mod error;
 pub mod interrupt;
+pub mod measure;
 pub mod memory;
 pub mod truth;
 pub mod verbs;
