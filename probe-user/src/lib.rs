@@ -1,5 +1,8 @@
 //! RDMA profiler and diagnostics: from probes to samples, models, traces and reports.
 
+pub mod devices;
 pub mod entry;
+pub mod model;
+pub mod report;
 pub mod sample;
 pub mod trace;

@@ -1,0 +1,351 @@
+//! The memory regions of one process: which are live, what they cost, which were registered again and again.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::sample::RegistrationSplit;
+
+use super::page_cost::{PageCost, pages_of};
+use super::recent::RecentRanges;
+use super::room::{Population, Room};
+
+/// `IBV_ACCESS_ON_DEMAND`: nothing is pinned, so pages cost nothing at registration.
+const ACCESS_ON_DEMAND: u32 = 1 << 6;
+
+/// A region as its registration described it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Region {
+    /// Protection domain, the process's own pointer.
+    pub pd: u64,
+    /// First byte.
+    pub addr: u64,
+    /// Length.
+    pub length_bytes: u64,
+    /// `IBV_ACCESS_*` bits.
+    pub access: u32,
+    /// Local key.
+    pub lkey: u32,
+    /// Remote key.
+    pub rkey: u32,
+    /// When its registration began.
+    pub since_ns: u64,
+}
+
+/// Registrations of one power of two of length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SizeClass {
+    /// Successful registrations.
+    pub count: u64,
+    /// Bytes registered.
+    pub bytes: u64,
+    /// Time they took.
+    pub total_ns: u64,
+    /// The longest of them.
+    pub longest_ns: u64,
+}
+
+/// Where the time of registrations went: each part with the time and number of the registrations that show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Part {
+    /// Time in this part.
+    pub part_ns: u64,
+    /// Whole duration of the same registrations.
+    pub whole_ns: u64,
+    /// How many they were.
+    pub registrations: u64,
+}
+
+impl Part {
+    fn add(&mut self, part_ns: Option<u64>, whole_ns: u64) {
+        if let Some(part_ns) = part_ns {
+            self.part_ns = self.part_ns.saturating_add(part_ns);
+            self.whole_ns = self.whole_ns.saturating_add(whole_ns);
+            self.registrations += 1;
+        }
+    }
+
+    /// Share of the whole, 0–1; `None` when no registration shows this part.
+    pub fn share(&self) -> Option<f64> {
+        (self.whole_ns > 0).then(|| self.part_ns as f64 / self.whole_ns as f64)
+    }
+}
+
+/// The parts of [`RegistrationSplit`], summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SplitTotals {
+    /// In the kernel.
+    pub kernel: Part,
+    /// Pinning pages, page faults included.
+    pub pin: Part,
+    /// Mapping for the device.
+    pub dma_map: Part,
+    /// The driver's own work.
+    pub driver: Part,
+    /// Page faults taken while pinning.
+    pub page_faults: u64,
+    /// Registrations that tell their page faults.
+    pub page_faults_known: u64,
+}
+
+/// All regions of one process.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Registrations {
+    regions: HashMap<u64, Region>,
+    /// Live regions beyond what is remembered, or whose details could not be read.
+    nameless: u64,
+    /// How many are and were alive.
+    pub population: Population,
+    /// How many bytes are and were registered at once.
+    pub bytes: Population64,
+    /// Regions deregistered that no event had announced: older than the recording, or their event was lost.
+    pub unknown_deregistered: u64,
+    /// Regions found at the address of one still thought alive: its deregistration was not seen.
+    pub replaced: u64,
+    /// Registrations by power of two of their length (key `n`: 2ⁿ⁻¹ < length ≤ 2ⁿ).
+    pub sizes: BTreeMap<u8, SizeClass>,
+    /// Where the time went.
+    pub split: SplitTotals,
+    /// Pages of the successful, pinning registrations.
+    pub pages: u64,
+    /// Time those took.
+    pub pages_ns: u64,
+    /// Cost by number of pages, all pinning registrations.
+    pub page_cost: PageCost,
+    /// The same, of registrations that took no page fault: memory that was there already.
+    pub page_cost_resident: PageCost,
+    /// Registrations with on-demand paging, which pin nothing.
+    pub on_demand: u64,
+    /// Registrations of a range that had been registered before.
+    pub repeated: u64,
+    /// Ranges seen, for [`Registrations::repeated`].
+    pub ranges: RecentRanges,
+}
+
+/// A sum of sizes now and at its highest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Population64 {
+    /// Bytes now.
+    pub live: u64,
+    /// Most bytes at once.
+    pub peak: u64,
+}
+
+impl Population64 {
+    fn grow(&mut self, by: u64) {
+        self.live = self.live.saturating_add(by);
+        self.peak = self.peak.max(self.live);
+    }
+
+    fn shrink(&mut self, by: u64) {
+        self.live = self.live.saturating_sub(by);
+    }
+}
+
+impl Registrations {
+    /// Takes in a successful registration. `mr` is 0 where the object could not be read.
+    pub(super) fn registered(
+        &mut self,
+        mr: u64,
+        region: Region,
+        split: &RegistrationSplit,
+        duration_ns: u64,
+        room: &mut Room,
+    ) {
+        let length = region.length_bytes;
+        let class = self.sizes.entry(class_of(length)).or_default();
+        class.count += 1;
+        class.bytes = class.bytes.saturating_add(length);
+        class.total_ns = class.total_ns.saturating_add(duration_ns);
+        class.longest_ns = class.longest_ns.max(duration_ns);
+
+        self.split.kernel.add(split.kernel_ns, duration_ns);
+        self.split.pin.add(split.pin_ns, duration_ns);
+        self.split.dma_map.add(split.dma_map_ns, duration_ns);
+        self.split.driver.add(split.driver_ns, duration_ns);
+        if let Some(faults) = split.page_faults {
+            self.split.page_faults = self.split.page_faults.saturating_add(faults.into());
+            self.split.page_faults_known += 1;
+        }
+
+        if region.access & ACCESS_ON_DEMAND != 0 {
+            self.on_demand += 1;
+        } else {
+            let pages = pages_of(region.addr, length);
+            self.pages = self.pages.saturating_add(pages);
+            self.pages_ns = self.pages_ns.saturating_add(duration_ns);
+            self.page_cost.record(pages, duration_ns);
+            if split.page_faults == Some(0) {
+                self.page_cost_resident.record(pages, duration_ns);
+            }
+        }
+        if self.ranges.note((region.addr, length)) > 0 {
+            self.repeated += 1;
+        }
+        self.add(mr, region, room);
+    }
+
+    /// Takes in a successful change of a region (`ibv_rereg_mr`); what it leaves at 0 stays as it was.
+    pub(super) fn changed(&mut self, mr: u64, new: &Region) {
+        let Some(region) = self.regions.get_mut(&mr) else { return };
+        if new.length_bytes > 0 {
+            self.bytes.shrink(region.length_bytes);
+            self.bytes.grow(new.length_bytes);
+            (region.addr, region.length_bytes) = (new.addr, new.length_bytes);
+        }
+        if new.pd > 0 {
+            region.pd = new.pd;
+        }
+        if new.lkey > 0 {
+            (region.lkey, region.rkey) = (new.lkey, new.rkey);
+        }
+    }
+
+    /// Takes in a successful deregistration.
+    pub(super) fn deregistered(&mut self, mr: u64, room: &mut Room) {
+        if let Some(region) = self.regions.remove(&mr) {
+            room.give(1);
+            self.bytes.shrink(region.length_bytes);
+            self.population.died();
+        } else if self.nameless > 0 {
+            self.nameless -= 1;
+            self.population.died();
+        } else {
+            self.unknown_deregistered += 1;
+        }
+    }
+
+    /// The process's address space is gone (exec): so are its regions.
+    pub(super) fn all_gone(&mut self, room: &mut Room) {
+        room.give(self.regions.len());
+        self.regions.clear();
+        self.nameless = 0;
+        self.population.live = 0;
+        self.bytes.live = 0;
+    }
+
+    /// Begins the window of interest: regions stay alive, totals begin at nothing.
+    pub(super) fn start_window(&mut self) {
+        self.population.start_window();
+        self.bytes.peak = self.bytes.live;
+        *self = Self {
+            regions: std::mem::take(&mut self.regions),
+            nameless: self.nameless,
+            population: self.population,
+            bytes: self.bytes,
+            ranges: std::mem::take(&mut self.ranges),
+            ..Self::default()
+        };
+    }
+
+    /// Live regions by their `ibv_mr` pointer, in no order.
+    pub fn regions(&self) -> &HashMap<u64, Region> {
+        &self.regions
+    }
+
+    fn add(&mut self, mr: u64, region: Region, room: &mut Room) {
+        let length = region.length_bytes;
+        if mr > 0
+            && let Some(old) = self.regions.get_mut(&mr)
+        {
+            self.bytes.shrink(old.length_bytes);
+            self.bytes.grow(length);
+            *old = region;
+            self.replaced += 1;
+            return;
+        }
+        self.population.born();
+        if mr > 0 && room.take() {
+            self.bytes.grow(length);
+            self.regions.insert(mr, region);
+        } else {
+            self.nameless += 1;
+        }
+    }
+}
+
+/// The power of two that holds `length`: the smallest `n` with `length <= 2^n`.
+fn class_of(length: u64) -> u8 {
+    length.checked_next_power_of_two().map_or(64, |p| p.ilog2() as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register(r: &mut Registrations, room: &mut Room, mr: u64, addr: u64, length_bytes: u64) {
+        let region = Region { addr, length_bytes, ..Region::default() };
+        r.registered(mr, region, &RegistrationSplit::default(), 1000, room);
+    }
+
+    #[test]
+    fn live_and_peak_follow_registrations_and_deregistrations() {
+        let (mut r, mut room) = (Registrations::default(), Room::default());
+        register(&mut r, &mut room, 1, 0, 4096);
+        register(&mut r, &mut room, 2, 8192, 4096);
+        r.deregistered(1, &mut room);
+        register(&mut r, &mut room, 1, 0, 100);
+        r.deregistered(2, &mut room);
+        assert_eq!(r.population, Population { live: 1, peak: 2 });
+        assert_eq!(r.bytes, Population64 { live: 100, peak: 8192 });
+        assert_eq!(room, {
+            let mut one_less = Room::default();
+            one_less.take();
+            one_less
+        });
+    }
+
+    #[test]
+    fn a_region_older_than_the_recording_does_not_make_live_negative() {
+        let (mut r, mut room) = (Registrations::default(), Room::default());
+        r.deregistered(77, &mut room);
+        assert_eq!((r.population.live, r.unknown_deregistered), (0, 1));
+        register(&mut r, &mut room, 1, 0, 4096);
+        assert_eq!(r.population.live, 1);
+    }
+
+    #[test]
+    fn a_reused_pointer_means_a_missed_deregistration_and_counts_once() {
+        let (mut r, mut room) = (Registrations::default(), Room::default());
+        register(&mut r, &mut room, 1, 0, 4096);
+        register(&mut r, &mut room, 1, 0, 8192);
+        assert_eq!((r.population.live, r.bytes.live, r.replaced), (1, 8192, 1));
+    }
+
+    #[test]
+    fn the_same_range_again_is_a_repetition_even_after_it_was_deregistered() {
+        let (mut r, mut room) = (Registrations::default(), Room::default());
+        for mr in 1..=5 {
+            register(&mut r, &mut room, mr, 4096, 4096);
+            r.deregistered(mr, &mut room);
+        }
+        register(&mut r, &mut room, 9, 4096, 8192);
+        assert_eq!(r.repeated, 4);
+        assert_eq!(r.ranges.most_used(1), [(4096, 4096, 5)]);
+    }
+
+    #[test]
+    fn beyond_the_room_regions_are_counted_but_not_described() {
+        let mut room = Room::default();
+        while room.take() {}
+        let mut r = Registrations::default();
+        register(&mut r, &mut room, 1, 0, 4096);
+        register(&mut r, &mut room, 2, 0, 4096);
+        r.deregistered(1, &mut room);
+        assert_eq!((r.population, r.regions().len()), (Population { live: 1, peak: 2 }, 0));
+    }
+
+    #[test]
+    fn size_classes_hold_lengths_up_to_their_power_of_two() {
+        for (length, class) in [(0, 0), (1, 0), (2, 1), (4096, 12), (4097, 13), (1 << 63, 63), (u64::MAX, 64)]
+        {
+            assert_eq!(class_of(length), class, "{length}");
+        }
+    }
+
+    #[test]
+    fn an_implicit_on_demand_region_adds_no_pages() {
+        let (mut r, mut room) = (Registrations::default(), Room::default());
+        let region = Region { length_bytes: u64::MAX, access: ACCESS_ON_DEMAND, ..Region::default() };
+        r.registered(1, region, &RegistrationSplit::default(), 1000, &mut room);
+        assert_eq!((r.on_demand, r.pages, r.page_cost.fit()), (1, 0, None));
+    }
+}

@@ -1,0 +1,1 @@
+//! What a model says, for a person (text) and for a program (JSON).
