@@ -167,6 +167,9 @@ pub struct Probe {
     /// Where it sits: `path+0xoffset` for a library, the symbol for the kernel; empty when nowhere.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub place: String,
+    /// The call it counts, so that a reader can tell "none" from "could not be seen"; absent where it counts none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<Call>,
     /// When the verdict was reached.
     pub t_ns: u64,
     /// The verdict.
