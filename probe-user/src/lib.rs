@@ -3,6 +3,7 @@
 pub mod devices;
 pub mod entry;
 pub mod model;
+pub mod providers;
 pub mod report;
 pub mod sample;
 pub mod trace;

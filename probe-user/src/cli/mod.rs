@@ -2,6 +2,7 @@
 
 mod devices;
 mod probes;
+mod providers;
 mod record;
 mod report;
 
@@ -26,6 +27,7 @@ enum Command {
     Report(report::Args),
     Probes(probes::Args),
     Devices(devices::Args),
+    Providers(providers::Args),
 }
 
 /// Arguments that clap could not judge alone: answered with exit status 2.
@@ -43,5 +45,6 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Report(args) => report::run(args),
         Command::Probes(args) => probes::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Providers(args) => providers::run(args),
     }
 }

@@ -1,0 +1,255 @@
+//! What a provider library's file says about its data path, without the device.
+//!
+//! A live process tells the functions of its data path through `context->ops` and its objects. The library's file tells
+//! nearly the same in advance: the tables given to `verbs_set_ops`, and the functions stored into `ibv_qp_ex` and
+//! `ibv_cq_ex`. So for hardware that is not at hand it can be shown where probes would go, what a hit would cost, and
+//! that what a live process shows matches.
+
+mod extended;
+mod flow;
+mod library;
+mod ops;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::entry::{self, Choice, Class, Entry, Kernel, Owner};
+use library::{Library, Pointer};
+
+/// Why a library could not be inspected.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    /// The file could not be read.
+    #[error("cannot read \"{0}\"")]
+    Read(String, #[source] std::io::Error),
+    /// The file is larger than any provider library.
+    #[error("\"{0}\" is over 64 MiB: not a provider library")]
+    TooLarge(String),
+    /// Not an x86-64 ELF file.
+    #[error("\"{0}\" is not a 64-bit ELF library")]
+    NotElf(String, #[source] object::Error),
+}
+
+/// What a function of the data path does; the names are those of its field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names of the fields in ibv_context_ops, ibv_qp_ex and ibv_cq_ex")]
+pub enum Role {
+    PostSend,
+    PostRecv,
+    PostSrqRecv,
+    PollCq,
+    ReqNotifyCq,
+    WrStart,
+    WrComplete,
+    WrAbort,
+    WrAtomicCmpSwp,
+    WrAtomicFetchAdd,
+    WrBindMw,
+    WrLocalInv,
+    WrRdmaRead,
+    WrRdmaWrite,
+    WrRdmaWriteImm,
+    WrSend,
+    WrSendImm,
+    WrSendInv,
+    WrSendTso,
+    WrSetInlineData,
+    WrSetInlineDataList,
+    WrSetSge,
+    WrSetSgeList,
+    StartPoll,
+    NextPoll,
+    EndPoll,
+}
+
+impl Role {
+    /// The field's own name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PostSend => "post_send",
+            Self::PostRecv => "post_recv",
+            Self::PostSrqRecv => "post_srq_recv",
+            Self::PollCq => "poll_cq",
+            Self::ReqNotifyCq => "req_notify_cq",
+            Self::WrStart => "wr_start",
+            Self::WrComplete => "wr_complete",
+            Self::WrAbort => "wr_abort",
+            Self::WrAtomicCmpSwp => "wr_atomic_cmp_swp",
+            Self::WrAtomicFetchAdd => "wr_atomic_fetch_add",
+            Self::WrBindMw => "wr_bind_mw",
+            Self::WrLocalInv => "wr_local_inv",
+            Self::WrRdmaRead => "wr_rdma_read",
+            Self::WrRdmaWrite => "wr_rdma_write",
+            Self::WrRdmaWriteImm => "wr_rdma_write_imm",
+            Self::WrSend => "wr_send",
+            Self::WrSendImm => "wr_send_imm",
+            Self::WrSendInv => "wr_send_inv",
+            Self::WrSendTso => "wr_send_tso",
+            Self::WrSetInlineData => "wr_set_inline_data",
+            Self::WrSetInlineDataList => "wr_set_inline_data_list",
+            Self::WrSetSge => "wr_set_sge",
+            Self::WrSetSgeList => "wr_set_sge_list",
+            Self::StartPoll => "start_poll",
+            Self::NextPoll => "next_poll",
+            Self::EndPoll => "end_poll",
+        }
+    }
+
+    /// True for functions that stand in the objects themselves, not in `context->ops`.
+    pub fn is_extended(self) -> bool {
+        self >= Self::WrStart
+    }
+
+    /// Integer arguments the function takes.
+    pub fn arguments(self) -> usize {
+        match self {
+            Self::WrAtomicCmpSwp => 5,
+            Self::WrAtomicFetchAdd
+            | Self::WrBindMw
+            | Self::WrRdmaWriteImm
+            | Self::WrSendTso
+            | Self::WrSetSge => 4,
+            Self::PostSend
+            | Self::PostRecv
+            | Self::PostSrqRecv
+            | Self::PollCq
+            | Self::WrRdmaRead
+            | Self::WrRdmaWrite
+            | Self::WrSetInlineData
+            | Self::WrSetInlineDataList
+            | Self::WrSetSgeList => 3,
+            Self::ReqNotifyCq | Self::StartPoll | Self::WrLocalInv | Self::WrSendImm | Self::WrSendInv => 2,
+            Self::WrStart
+            | Self::WrComplete
+            | Self::WrAbort
+            | Self::WrSend
+            | Self::NextPoll
+            | Self::EndPoll => 1,
+        }
+    }
+}
+
+/// How a function's role was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FoundBy {
+    /// It stands in a table that the code passes to `verbs_set_ops`.
+    Call,
+    /// The code stores it into the object's field.
+    Store,
+    /// Its table was told by its shape alone.
+    Shape,
+}
+
+/// A function of a provider's data path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Function {
+    /// What it does.
+    pub role: Role,
+    /// File offset of its entry; `None` for a function of another library.
+    pub file_offset: Option<u64>,
+    /// The symbol, for a function of another library (`ibv_cmd_poll_cq`).
+    pub import: Option<String>,
+    /// How it was told.
+    pub found_by: FoundBy,
+    /// Bytes from the entry to the instruction to probe; `None` where it cannot be probed.
+    pub probe_delta: Option<u64>,
+    /// What a hit would cost there.
+    pub class: Option<Class>,
+    /// Why there, or why not.
+    pub reason: String,
+}
+
+/// A provider library, as far as its file tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Provider {
+    /// The file.
+    pub path: PathBuf,
+    /// Private ABI of libibverbs; `None` in a library that is no provider.
+    pub private_abi: Option<u32>,
+    /// Tables passed to `verbs_set_ops`.
+    pub tables: usize,
+    /// Functions of its data path, by role, each once.
+    pub functions: Vec<Function>,
+}
+
+impl Provider {
+    /// The functions of one role.
+    pub fn of(&self, role: Role) -> impl Iterator<Item = &Function> + '_ {
+        self.functions.iter().filter(move |f| f.role == role)
+    }
+}
+
+/// Where distributions put provider libraries, seen from the root.
+const DIRECTORIES: [&str; 3] =
+    ["usr/lib/x86_64-linux-gnu/libibverbs", "usr/lib64/libibverbs", "usr/lib/libibverbs"];
+
+/// Provider libraries installed under a root, in the order of their names.
+pub fn installed(root: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = DIRECTORIES
+        .iter()
+        .filter_map(|directory| std::fs::read_dir(root.join(directory)).ok())
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "so"))
+        .collect();
+    found.sort();
+    found
+}
+
+/// Tells what a provider library's file says about its data path, and where probes would go on this kernel.
+///
+/// # Errors
+/// [`ProviderError`] for a file that cannot be read or is no library. A library that tells nothing is no error: it has
+/// no functions then.
+pub fn inspect(path: &Path, kernel: &Kernel) -> Result<Provider, ProviderError> {
+    let library = Library::open(path)?;
+    let mut functions: Vec<Function> = ops::operations(&library)
+        .into_iter()
+        .map(|o| match o.target {
+            Pointer::Local(address) => local(&library, o.role, address, o.found_by, kernel),
+            Pointer::Import(symbol) => imported(o.role, symbol, o.found_by),
+        })
+        .collect();
+    for (role, address, found_by) in extended::functions(&library) {
+        functions.push(local(&library, role, address, found_by, kernel));
+    }
+    functions.sort_by(|a, b| (a.role, a.file_offset, &a.import).cmp(&(b.role, b.file_offset, &b.import)));
+    functions.dedup_by(|a, b| (a.role, a.file_offset, &a.import) == (b.role, b.file_offset, &b.import));
+    Ok(Provider {
+        path: path.to_owned(),
+        private_abi: library.private_abi,
+        tables: ops::tables(&library).len(),
+        functions,
+    })
+}
+
+fn local(library: &Library, role: Role, address: u64, found_by: FoundBy, kernel: &Kernel) -> Function {
+    let offset = library.file_offset(address);
+    let entry = Entry {
+        code: library.code(address),
+        offset: offset.unwrap_or(address),
+        arguments: role.arguments(),
+        owner: Owner::Foreign,
+    };
+    let (probe_delta, class, reason) = match entry::choose(&entry, kernel) {
+        Ok(Choice { delta, class, reason }) => (Some(delta), Some(class), reason.text().to_owned()),
+        Err(refusal) => (None, None, refusal.to_string()),
+    };
+    Function { role, file_offset: offset, import: None, found_by, probe_delta, class, reason }
+}
+
+fn imported(role: Role, symbol: String, found_by: FoundBy) -> Function {
+    let reason = format!("calls {symbol} of libibverbs: probe it there");
+    Function {
+        role,
+        file_offset: None,
+        import: Some(symbol),
+        found_by,
+        probe_delta: None,
+        class: None,
+        reason,
+    }
+}

@@ -1,0 +1,142 @@
+//! What is known of the stripped provider libraries of Debian 12 (rdma-core 44.0-2), told from their files alone.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use probe_user::entry::{Class, Kernel};
+use probe_user::providers::{FoundBy, Provider, Role, inspect, installed};
+
+/// Neither rewrites nor emulates long nops: what holds here holds on every kernel since 5.1.
+fn old_kernel() -> Kernel {
+    Kernel::from_release("6.1.0-57-amd64", "x86_64")
+}
+
+fn provider(name: &str) -> Provider {
+    let path = format!("/usr/lib/x86_64-linux-gnu/libibverbs/lib{name}-rdmav34.so");
+    assert!(Path::new(&path).exists(), "{path} is not there: apt-get install ibverbs-providers");
+    inspect(Path::new(&path), &old_kernel()).expect("inspect")
+}
+
+fn counts(provider: &Provider) -> BTreeMap<Role, usize> {
+    let mut counts = BTreeMap::new();
+    for function in &provider.functions {
+        *counts.entry(function.role).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn every_installed_provider_shows_its_post_and_poll_functions() {
+    let paths = installed(Path::new("/"));
+    assert!(paths.len() >= 17, "{paths:?}");
+    for path in paths {
+        let provider = inspect(&path, &old_kernel()).expect("inspect");
+        assert_eq!(provider.private_abi, Some(34), "{}", path.display());
+        assert!(provider.tables > 0, "{}", path.display());
+        for role in [Role::PostSend, Role::PostRecv, Role::PollCq] {
+            assert!(provider.of(role).next().is_some(), "{role:?} of {}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_hit_on_the_classic_data_path_is_emulated_on_every_kernel() {
+    // mana's are stubs that report "not supported"; hfi1 and ipath go through libibverbs.
+    for name in [
+        "bnxt_re",
+        "cxgb4",
+        "efa",
+        "erdma",
+        "hns",
+        "irdma",
+        "mlx4",
+        "mlx5",
+        "mthca",
+        "ocrdma",
+        "qedr",
+        "rxe",
+        "siw",
+        "vmw_pvrdma",
+    ] {
+        let provider = provider(name);
+        for role in [Role::PostSend, Role::PostRecv, Role::PollCq] {
+            for function in provider.of(role) {
+                assert_eq!(function.class, Some(Class::Emulated), "{role:?} of {name}");
+                assert_eq!(function.probe_delta, Some(0), "{role:?} of {name}: a return probe is possible");
+            }
+        }
+    }
+}
+
+#[test]
+fn mlx5_has_two_classic_polls_and_a_family_of_extended_ones() {
+    let counts = counts(&provider("mlx5"));
+    assert_eq!(counts[&Role::PostSend], 1);
+    assert_eq!(counts[&Role::PollCq], 2, "one per format of completion entries");
+    // rdma-core's cq.c: version (2) × stalling (3) × locking (2) × clock update (2)
+    assert_eq!(counts[&Role::StartPoll], 24);
+    assert_eq!(counts[&Role::NextPoll], 4);
+    assert_eq!(counts[&Role::EndPoll], 6);
+}
+
+#[test]
+fn mlx5_fills_its_extended_queue_pairs_by_type() {
+    let provider = provider("mlx5");
+    let counts = counts(&provider);
+    // rdma-core's qp.c: one frame, one builder per opcode but two of send, setters for RC/UC, UD/XRC/DC and Ethernet.
+    for role in
+        [Role::WrStart, Role::WrComplete, Role::WrAbort, Role::WrRdmaWrite, Role::WrRdmaRead, Role::WrSendTso]
+    {
+        assert_eq!(counts[&role], 1, "{role:?}");
+    }
+    assert_eq!(counts[&Role::WrSend], 2);
+    for role in [Role::WrSetSge, Role::WrSetSgeList, Role::WrSetInlineData, Role::WrSetInlineDataList] {
+        assert_eq!(counts[&role], 3, "{role:?}");
+    }
+    assert!(provider.of(Role::WrStart).all(|f| f.class == Some(Class::Emulated)));
+}
+
+#[test]
+fn efa_irdma_and_rxe_show_the_extended_functions_they_have() {
+    let efa = provider("efa");
+    assert!(efa.of(Role::WrStart).count() == 1 && efa.of(Role::WrRdmaRead).count() == 1);
+    assert_eq!(efa.of(Role::WrAtomicCmpSwp).count(), 0, "EFA has no atomics");
+    assert_eq!(efa.of(Role::StartPoll).count(), 1);
+    let irdma = provider("irdma");
+    assert_eq!(irdma.of(Role::WrStart).count(), 0, "irdma 44 posts through post_send only");
+    assert_eq!(irdma.of(Role::StartPoll).count(), 1);
+    let rxe = counts(&provider("rxe"));
+    for role in
+        [Role::WrStart, Role::WrComplete, Role::WrAbort, Role::WrAtomicCmpSwp, Role::StartPoll, Role::EndPoll]
+    {
+        assert_eq!(rxe[&role], 1, "{role:?}");
+    }
+}
+
+#[test]
+fn a_table_reached_through_a_pointer_is_told_by_its_shape() {
+    let hns = provider("hns");
+    let posts: Vec<FoundBy> = hns.of(Role::PostSend).map(|f| f.found_by).collect();
+    assert_eq!(posts, [FoundBy::Shape]);
+}
+
+#[test]
+fn functions_of_libibverbs_are_named_as_such() {
+    let rxe = provider("rxe");
+    let notify = rxe.of(Role::ReqNotifyCq).next().expect("req_notify_cq");
+    assert_eq!(notify.import.as_deref(), Some("ibv_cmd_req_notify_cq"));
+    assert_eq!(notify.class, None);
+}
+
+#[test]
+fn a_library_that_is_no_provider_has_no_data_path() {
+    let libc = Path::new("/lib/x86_64-linux-gnu/libc.so.6");
+    let provider = inspect(libc, &old_kernel()).expect("inspect");
+    assert_eq!((provider.private_abi, provider.tables, provider.functions), (None, 0, vec![]));
+}
+
+#[test]
+fn a_file_that_is_no_library_is_named_in_the_error() {
+    let error = inspect(Path::new("/etc/hostname"), &old_kernel()).expect_err("no ELF");
+    assert_eq!(error.to_string(), "\"/etc/hostname\" is not a 64-bit ELF library");
+}
