@@ -1,2 +1,5 @@
-//! Wire types shared by the BPF programs and user space.
+//! Wire types shared by the BPF programs, user space and the preloaded libraries.
 #![no_std]
+
+pub mod site;
+pub mod tap;
