@@ -9,13 +9,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The schema named by every trace header this version writes.
 pub const SCHEMA: &str = "rdma-trace/1";
 
 /// One line of a trace.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Record {
     /// First line: where, when and how the trace was taken.
@@ -33,7 +34,7 @@ pub enum Record {
 }
 
 /// Where, when and how a trace was taken.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Header {
     /// Always [`SCHEMA`] in files of this version.
@@ -59,7 +60,7 @@ pub struct Header {
 }
 
 /// An RDMA device as the host shows it.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Device {
     /// Device name, such as `mlx5_0`, `rxe0` or `emu0`.
@@ -77,7 +78,7 @@ pub struct Device {
 }
 
 /// A port of a [`Device`].
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Port {
     /// Port number, from 1.
@@ -97,7 +98,9 @@ pub struct Port {
 }
 
 /// Names one process for the whole trace, also when its pid is used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,
+)]
 pub struct ProcessId {
     /// Process id (thread-group id) in the profiler's pid namespace.
     pub pid: u32,
@@ -106,7 +109,7 @@ pub struct ProcessId {
 }
 
 /// What is known of a process.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Process {
     /// Which process.
@@ -129,7 +132,7 @@ pub struct Process {
 }
 
 /// How a probe fares: the answer to "why is this figure missing?".
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
     /// Attached; every hit is seen.
@@ -160,7 +163,7 @@ pub enum Verdict {
 }
 
 /// One probe and its verdict.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
     /// Stable name, such as `ibv_reg_mr_iova2` or `kernel:ib_umem_get`.
     pub name: String,
@@ -178,7 +181,7 @@ pub struct Probe {
 }
 
 /// A call the probes watch. One name per purpose, whichever entry point the program used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the verbs' own")]
 pub enum Call {
@@ -227,7 +230,7 @@ pub enum Call {
 }
 
 /// Cumulative counts of one kind of call in one process, since the recording began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CallCount {
     /// Calls entered. Counted at the entry probe, so exact even when a return is missed.
@@ -246,12 +249,12 @@ pub struct CallCount {
 ///
 /// Bucket `i` covers `[lo(i), lo(i+1))` with `lo(i) = i` for `i < 16`, and otherwise
 /// `lo(i) = (16 + i % 16) << (i / 16 - 1)`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Histogram(pub BTreeMap<u16, u64>);
 
 /// Cumulative counters of one process at one moment.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ProcessSample {
     /// Which process.
@@ -264,7 +267,7 @@ pub struct ProcessSample {
 }
 
 /// What was missed, cumulative. All zero means every count is exact.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Lost {
     /// Events that found the ring buffer full (counters are not affected).
@@ -278,7 +281,7 @@ pub struct Lost {
 }
 
 /// Cumulative counters at one moment.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Sample {
     /// When the maps were read.
@@ -292,7 +295,7 @@ pub struct Sample {
 }
 
 /// One control-path call, from its entry to its return.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// When the call was entered.
     pub t_ns: u64,
@@ -322,7 +325,7 @@ fn is_zero(n: &i32) -> bool {
 
 /// What a call was about. Addresses of verbs objects (`mr`, `qp`, `cq`, …) are the process's own pointers: they name
 /// an object while it lives, and are used again afterwards.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "of", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the fields are the verbs' own, with units in their names")]
 pub enum Detail {
@@ -406,7 +409,7 @@ impl Detail {
 }
 
 /// Where the time of a registration went, as far as the kernel's hooks allow; a part that could not be seen is `None`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RegistrationSplit {
     /// Inside the kernel, from handler entry to return.
@@ -427,7 +430,7 @@ pub struct RegistrationSplit {
 }
 
 /// The attributes of one `ibv_modify_qp`; those its mask does not name are `None`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[expect(missing_docs, reason = "the names of struct ibv_qp_attr")]
 pub struct QpAttributes {
@@ -470,7 +473,7 @@ pub struct QpAttributes {
 }
 
 /// How a recording ended.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Footer {
     /// When it ended.

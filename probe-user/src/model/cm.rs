@@ -42,6 +42,19 @@ pub enum Step {
     Disconnect,
 }
 
+impl Step {
+    /// Stable name, as reports spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ResolveAddr => "resolve_addr",
+            Self::ResolveRoute => "resolve_route",
+            Self::Connect => "connect",
+            Self::Accept => "accept",
+            Self::Disconnect => "disconnect",
+        }
+    }
+}
+
 /// Connection management of one process.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cm {

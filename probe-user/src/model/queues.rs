@@ -75,6 +75,14 @@ pub struct Qp {
     pub attributes: QpAttributes,
 }
 
+impl Qp {
+    /// The one or two CQs it completes into; XRC targets have none.
+    pub fn cqs(&self) -> impl Iterator<Item = u64> + use<> {
+        let second = (self.recv_cq != self.send_cq).then_some(self.recv_cq);
+        std::iter::once(self.send_cq).chain(second).filter(|cq| *cq != 0)
+    }
+}
+
 /// A completion queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cq {
@@ -352,7 +360,7 @@ impl Queues {
     }
 
     fn join(&mut self, qp: &Qp, room: &mut Room) {
-        for cq in cqs_of(qp) {
+        for cq in qp.cqs() {
             if let Entry::Vacant(unknown) = self.cqs.entry(cq) {
                 if !room.take() {
                     continue;
@@ -370,7 +378,7 @@ impl Queues {
     }
 
     fn leave(&mut self, qp: &Qp) {
-        for cq in cqs_of(qp) {
+        for cq in qp.cqs() {
             if let Some(cq) = self.cqs.get_mut(&cq) {
                 cq.qps.died();
             }
@@ -387,12 +395,6 @@ impl Queues {
         }
         self.ended.push_back(qp);
     }
-}
-
-/// The one or two CQs of a QP; XRC and destroyed objects may have none.
-fn cqs_of(qp: &Qp) -> impl Iterator<Item = u64> + use<> {
-    let second = (qp.recv_cq != qp.send_cq).then_some(qp.recv_cq);
-    std::iter::once(qp.send_cq).chain(second).filter(|cq| *cq != 0)
 }
 
 /// Lays the attributes a call has set over those set before.

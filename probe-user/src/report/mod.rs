@@ -1,1 +1,12 @@
-//! What a model says, for a person (text) and for a program (JSON).
+//! What a model says, for a person (text) and for a program (JSON). Both come from the same [`Report`].
+
+mod build;
+mod document;
+mod names;
+pub mod table;
+mod text;
+pub mod units;
+
+pub use build::{Filter, build};
+pub use document::*;
+pub use text::{Layout, write as write_text};

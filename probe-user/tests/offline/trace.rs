@@ -1,15 +1,11 @@
 //! Writing and reading trace files: what comes back, and what happens to those that are cut off, foreign or hostile.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
-mod common;
-
 use std::io::{Cursor, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::*;
+use crate::common::*;
 use probe_user::sample::{Call, CallCount, Detail, ProcessSample, Record, Sample};
 use probe_user::trace::{MAX_LINE_BYTES, Options, ReadError, Reader, WriteError, Writer};
 use proptest::prelude::*;
@@ -255,7 +251,7 @@ fn a_full_disk_ends_the_recording_with_a_footer_in_the_reserve() {
     let folder = tempfile::tempdir().unwrap();
     let inner = std::env::current_exe().unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=3m none '{0}' && RDMA_PROBE_TEST_SMALL_FS='{0}' exec '{1}' --exact inside_a_small_file_system",
+        "mount -t tmpfs -o size=3m none '{0}' && RDMA_PROBE_TEST_SMALL_FS='{0}' exec '{1}' --exact trace::inside_a_small_file_system",
         folder.path().display(),
         inner.display()
     );

@@ -1,0 +1,7 @@
+//! Everything after the recording, tested from made-up and from real traces.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod common;
+mod report;
+mod trace;
