@@ -1,12 +1,18 @@
 //! Development tasks: `cargo xtask TASK`. `cargo xtask help` lists them.
 
+mod build_task;
 mod command;
+mod ebpf;
 mod paths;
+mod setup;
+mod test;
 mod vm;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use test::By;
 
 /// Development tasks of the RDMA profiler
 #[derive(Debug, Parser)]
@@ -18,6 +24,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Find what this machine lacks, and install it
+    Setup(setup::Options),
+    /// Build the workspace, or the BPF object from its source
+    Build(build_task::Options),
+    /// Test everything that can be tested on this machine
+    Test(test::Options),
+    /// What the integration runs: set up from nothing, then test
+    Ci(test::Options),
     /// A virtual machine with real soft-RoCE, over this machine's files
     #[command(subcommand)]
     Vm(vm::Task),
@@ -27,7 +41,15 @@ enum Task {
 }
 
 fn main() -> ExitCode {
+    if ebpf::identity::is_called() {
+        eprintln!("xtask: cannot go on as rustc: {}", ebpf::identity::go_on());
+        return ExitCode::FAILURE;
+    }
     let (outcome, failure) = match Cli::parse().task {
+        Task::Setup(options) => (setup::main(&options), 1),
+        Task::Build(options) => (build_task::main(&options), 1),
+        Task::Test(options) => (test::main(&options, By::Person), 1),
+        Task::Ci(options) => (test::main(&options, By::Integration), 1),
         Task::Vm(task) => (vm::main(task), vm::FAILED),
         Task::VmAgent => (vm::agent::serve().map(|()| 0), 1),
     };

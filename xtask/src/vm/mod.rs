@@ -7,6 +7,7 @@ mod initramfs;
 mod kernel;
 mod qemu;
 mod session;
+pub mod test;
 mod wire;
 
 use std::env;
@@ -18,13 +19,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 
-use crate::command;
+use crate::build_task;
 use crate::paths;
 use session::{PassOn, Plan};
 use wire::Job;
 
 /// Status when the virtual machine itself fails, as `env` and `timeout` have it for failures of their own.
 pub const FAILED: u8 = 125;
+
+pub use kernel::TESTED;
 
 /// What to do with the virtual machine.
 #[derive(Debug, Subcommand)]
@@ -33,6 +36,8 @@ pub enum Task {
     Run(Run),
     /// Open a shell in the guest
     Shell(Options),
+    /// Run the tests that need real soft-RoCE, on each kernel
+    Test(test::Test),
 }
 
 const EXAMPLES: &str = "\
@@ -68,7 +73,7 @@ pub struct Options {
     #[arg(long, value_name = "SERIES|PATH", default_value = kernel::TESTED[0])]
     kernel: String,
     /// Memory of the guest in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..))]
+    #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB, value_parser = clap::value_parser!(u32).range(512..))]
     memory: u32,
     /// Folder the guest can write to: it finds it at $VM_OUT
     #[arg(long, value_name = "DIR")]
@@ -82,6 +87,23 @@ pub struct Options {
     /// Show the kernel's console on standard error
     #[arg(long)]
     console: bool,
+}
+
+/// Memory of the guest unless told otherwise, in MiB.
+const MEMORY_MIB: u32 = 4096;
+
+impl Options {
+    /// The usual guest with a kernel.
+    fn new(kernel: &str) -> Self {
+        Self {
+            kernel: kernel.to_owned(),
+            memory: MEMORY_MIB,
+            out: None,
+            release: false,
+            no_build: false,
+            console: false,
+        }
+    }
 }
 
 /// Where the guest finds the `--out` folder.
@@ -98,6 +120,7 @@ pub fn main(task: Task) -> Result<u8> {
             let plan = plan(&run.options, run.command, false, limit)?;
             session::run(&plan, &mut PassOn)
         }
+        Task::Test(test) => test::main(&test),
         Task::Shell(options) => {
             let shell = env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
             let plan = plan(&options, vec![shell], true, None)?;
@@ -108,7 +131,8 @@ pub fn main(task: Task) -> Result<u8> {
 
 fn plan(options: &Options, argv: Vec<OsString>, terminal: bool, limit: Option<Duration>) -> Result<Plan> {
     if !options.no_build {
-        build(options.release)?;
+        build_task::workspace(options.release)
+            .context("the workspace does not build (--no-build takes the binaries as they are)")?;
     }
     let kernel = kernel::resolve(&options.kernel)?;
     let out = options.out.as_deref().map(shared).transpose()?;
@@ -116,17 +140,6 @@ fn plan(options: &Options, argv: Vec<OsString>, terminal: bool, limit: Option<Du
     let env = environment(env::vars_os(), &paths::binaries(options.release), out.is_some());
     let job = Job { argv, env, cwd, terminal };
     Ok(Plan { kernel, job, memory_mib: options.memory, limit, out, console: options.console })
-}
-
-/// Builds every binary and library but this one, which is running.
-fn build(release: bool) -> Result<()> {
-    let mut cargo = command::cargo();
-    cargo.args(["build", "--quiet", "--workspace", "--exclude", "xtask"]);
-    if release {
-        cargo.arg("--release");
-    }
-    command::run(&mut cargo)
-        .context("the workspace does not build (--no-build takes the binaries as they are)")
 }
 
 fn shared(out: &Path) -> Result<PathBuf> {

@@ -1,0 +1,235 @@
+//! `cargo xtask vm test`: the tests that need real soft-RoCE, one boot per kernel.
+//!
+//! They are the tests marked `#[ignore = "needs soft-RoCE: cargo xtask vm test"]` in files `tests/guest_*.rs` of any
+//! crate; each file's program is run with `--ignored --test-threads=1` in its crate's folder.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::Value;
+
+use super::session::{self, PassOn, Sink};
+use super::{Options, kernel};
+use crate::command::{self, quoted};
+use crate::test::counts;
+
+/// Limit for all tests of one boot.
+const LIMIT: Duration = Duration::from_secs(1500);
+/// How the names of the test programs begin.
+const PREFIX: &str = "guest_";
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask vm test                       all of them on 6.1 and on 6.12
+  cargo xtask vm test --kernel 6.12 perf    those with \"perf\" in their name, on one kernel";
+
+/// Arguments of `vm test`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Test {
+    /// Kernel to test on, as for `vm run`; may be repeated [default: 6.1 and 6.12]
+    #[arg(long, value_name = "SERIES|PATH")]
+    kernel: Vec<String>,
+    /// Run only tests whose name contains this
+    filter: Option<String>,
+    /// Show what passing tests print
+    #[arg(long)]
+    show_output: bool,
+}
+
+/// Does the task; returns the status to exit with.
+///
+/// # Errors
+/// When the tests do not build or the virtual machine fails.
+pub fn main(test: &Test) -> Result<u8> {
+    let programs = programs()?;
+    if programs.is_empty() {
+        println!("vm test: there is no tests/{PREFIX}*.rs in the workspace");
+        return Ok(0);
+    }
+    let kernels =
+        if test.kernel.is_empty() { kernel::TESTED.map(str::to_owned).to_vec() } else { test.kernel.clone() };
+    let mut worst = 0;
+    let mut summaries = Vec::new();
+    for kernel in &kernels {
+        let mut arguments: Vec<&str> = test.filter.iter().map(String::as_str).collect();
+        if test.show_output {
+            arguments.push("--show-output");
+        }
+        let mut tee = Tee { text: Vec::new(), shown: true };
+        let status = in_guest(kernel, None, &programs, &arguments, &mut tee)?;
+        let counts = counts::count(&String::from_utf8_lossy(&tee.text));
+        let verdict = if status == 0 { "ok" } else { "FAILED" };
+        summaries.push(format!(
+            "vm test: {kernel}: {verdict}, {} passed, {} failed",
+            counts.passed, counts.failed
+        ));
+        worst = worst.max(status);
+    }
+    println!("{}", summaries.join("\n"));
+    Ok(worst)
+}
+
+/// Runs all guest tests on one kernel and returns the status and everything they printed; `None` where there are none.
+///
+/// # Errors
+/// When the tests do not build or the virtual machine fails.
+pub fn collected(kernel: &str, env: Option<(&str, &Path)>, shown: bool) -> Result<Option<(u8, String)>> {
+    let programs = programs()?;
+    if programs.is_empty() {
+        return Ok(None);
+    }
+    let mut tee = Tee { text: Vec::new(), shown };
+    let status = in_guest(kernel, env, &programs, &[], &mut tee)?;
+    Ok(Some((status, String::from_utf8_lossy(&tee.text).into_owned())))
+}
+
+fn in_guest(
+    kernel: &str,
+    env: Option<(&str, &Path)>,
+    programs: &[Program],
+    arguments: &[&str],
+    sink: &mut dyn Sink,
+) -> Result<u8> {
+    let argv = vec!["sh".into(), "-c".into(), script(programs, arguments)];
+    let mut plan = super::plan(&Options::new(kernel), argv, false, Some(LIMIT))?;
+    if let Some((name, value)) = env {
+        plan.job.env.push(super::assignment(OsStr::new(name), value.as_os_str()));
+    }
+    session::run(&plan, sink)
+}
+
+/// A compiled test program and the folder it expects to run in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    executable: PathBuf,
+    folder: PathBuf,
+}
+
+/// A shell script that runs every program, whether or not one before it failed.
+fn script(programs: &[Program], arguments: &[&str]) -> OsString {
+    let mut script = String::from("status=0\n");
+    for program in programs {
+        let words: Vec<String> = arguments.iter().map(|word| quoted(OsStr::new(word))).collect();
+        script.push_str(&format!(
+            "cd {} && {} --ignored --test-threads=1 {} || status=1\n",
+            quoted(program.folder.as_os_str()),
+            quoted(program.executable.as_os_str()),
+            words.join(" ")
+        ));
+    }
+    script.push_str("exit $status");
+    script.into()
+}
+
+/// Builds the guest tests of all crates.
+fn programs() -> Result<Vec<Program>> {
+    let metadata =
+        command::output(command::cargo().args(["metadata", "--format-version=1", "--no-deps", "--locked"]))?;
+    let metadata: Value = serde_json::from_slice(&metadata).context("cannot read cargo's metadata")?;
+    let targets = targets(&metadata);
+    let mut programs = Vec::new();
+    for (package, names) in targets {
+        let mut cargo = command::cargo();
+        cargo.args(["test", "--no-run", "--quiet", "--locked", "--message-format=json-render-diagnostics"]);
+        cargo.args(["--package", &package]);
+        for name in &names {
+            cargo.args(["--test", name]);
+        }
+        let messages = command::output(&mut cargo)?;
+        programs.extend(executables(&String::from_utf8_lossy(&messages)));
+    }
+    Ok(programs)
+}
+
+/// The packages that have guest tests, each with their names.
+fn targets(metadata: &Value) -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let is_guest = |target: &&Value| {
+            target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "test"))
+                && target["name"].as_str().is_some_and(|name| name.starts_with(PREFIX))
+        };
+        let targets = package["targets"].as_array().into_iter().flatten().filter(is_guest);
+        let names: Vec<String> = targets.filter_map(|t| t["name"].as_str().map(str::to_owned)).collect();
+        if let (false, Some(name)) = (names.is_empty(), package["name"].as_str()) {
+            found.push((name.to_owned(), names));
+        }
+    }
+    found
+}
+
+/// The test programs in cargo's messages, one JSON object a line.
+fn executables(messages: &str) -> Vec<Program> {
+    let program = |line: &str| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let executable = PathBuf::from(message["executable"].as_str()?);
+        let is_test = message["profile"]["test"].as_bool()?;
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+        is_test.then_some(Program { executable, folder })
+    };
+    messages.lines().filter_map(program).collect()
+}
+
+/// Keeps both streams, in the order in which they came, and passes them on where asked.
+struct Tee {
+    text: Vec<u8>,
+    shown: bool,
+}
+
+impl Sink for Tee {
+    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.text.extend_from_slice(bytes);
+        if self.shown { PassOn.stdout(bytes) } else { Ok(()) }
+    }
+
+    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.text.extend_from_slice(bytes);
+        if self.shown { PassOn.stderr(bytes) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_integration_tests_with_the_prefix_are_guest_tests() {
+        let metadata = json!({"packages": [
+            {"name": "a", "targets": [
+                {"name": "guest_counts", "kind": ["test"]},
+                {"name": "guest_example", "kind": ["example"]},
+                {"name": "host", "kind": ["test"]},
+            ]},
+            {"name": "b", "targets": [{"name": "b", "kind": ["lib"]}]},
+        ]});
+        assert_eq!(targets(&metadata), [("a".to_owned(), vec!["guest_counts".to_owned()])]);
+    }
+
+    #[test]
+    fn executables_are_those_built_as_tests() {
+        let messages = r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":true},"executable":"/t/guest-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":false},"executable":"/t/rdma-probe"}
+{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":true},"executable":null}
+not json
+{"reason":"build-finished","success":true}"#;
+        let expected = Program { executable: "/t/guest-1".into(), folder: "/w/a".into() };
+        assert_eq!(executables(messages), [expected]);
+    }
+
+    #[test]
+    fn a_failing_program_does_not_keep_the_next_from_running() {
+        let program = |path: &str| Program { executable: path.into(), folder: "/".into() };
+        let script = script(&[program("/bin/false"), program("/bin/true")], &["a b"]);
+        assert_eq!(
+            script,
+            "status=0\ncd / && /bin/false --ignored --test-threads=1 'a b' || status=1\n\
+             cd / && /bin/true --ignored --test-threads=1 'a b' || status=1\nexit $status"
+        );
+    }
+}
