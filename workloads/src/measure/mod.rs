@@ -10,4 +10,5 @@ pub use ab::{Compared, Plan, compare, measure};
 pub use cpu::{CpuClock, PerfCounts};
 pub use sample::{Latency, LatencySummary, Sample, Summary};
 pub use stats::{Interval, median, median_interval};
+pub(crate) use verdict::figure;
 pub use verdict::{Direction, Measured, Metric};

@@ -71,7 +71,7 @@ pub struct Mr {
     raw: NonNull<ffi::ibv_mr>,
     /// Memory must outlive its registration: the device writes to it.
     buffer: Rc<Buffer>,
-    _pd: Pd,
+    pd: Pd,
 }
 
 impl Mr {
@@ -100,7 +100,7 @@ impl Mr {
                     truth.registrations += 1;
                     truth.registered_bytes += length as u64;
                 });
-                Ok(Mr { raw, buffer: Rc::clone(buffer), _pd: pd.clone() })
+                Ok(Mr { raw, buffer: Rc::clone(buffer), pd: pd.clone() })
             }
             None => {
                 let error = VerbsError::last("ibv_reg_mr");
@@ -136,6 +136,11 @@ impl Mr {
     pub fn len(&self) -> usize {
         // SAFETY: as in `lkey`.
         unsafe { self.raw.as_ref() }.length
+    }
+
+    /// The protection domain it belongs to.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
     }
 
     /// The memory behind it.

@@ -1,0 +1,218 @@
+//! Runs a workload's comparisons, its demonstrations and its sweep.
+
+use crate::bench::Bench;
+use crate::interrupt;
+use crate::measure::{self, Sample, Summary};
+use crate::outcome::{Effect, Outcome, VariantOutcome, clock, judged};
+use crate::predict;
+use crate::progress::Progress;
+use crate::suite::{About, Comparison, Trial, Workload};
+use crate::truth::{self, Truth};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A trial with the verbs calls made on its behalf, its set-up included.
+struct Counted {
+    trial: Box<dyn Trial>,
+    truth: Truth,
+}
+
+impl Counted {
+    fn open(bench: &Bench, workload: &dyn Workload, variant: &str, value: Option<u64>) -> Result<Counted> {
+        let before = truth::total();
+        let trial = workload
+            .trial(bench, variant, value)
+            .with_context(|| format!("setting up {} / {variant}", workload.about().name))?;
+        Ok(Counted { trial, truth: truth::total() - before })
+    }
+
+    fn run(&mut self, budget: Duration) -> Result<Sample> {
+        let before = truth::total();
+        let sample = self.trial.run(budget);
+        self.truth += truth::total() - before;
+        sample
+    }
+}
+
+/// Compares a workload's variants, each comparison within the time the options give.
+pub fn compare(bench: &Bench, workload: &dyn Workload, progress: &mut Progress) -> Result<Outcome> {
+    let about = workload.about();
+    let before = truth::total();
+    let mut effects = Vec::new();
+    let mut variants: BTreeMap<String, VariantOutcome> = BTreeMap::new();
+    let mut setup: Vec<String> = Vec::new();
+    for (at, comparison) in about.comparisons.iter().enumerate() {
+        interrupt::check()?;
+        let label =
+            format!("{}: {} ({} of {})", about.name, comparison.title, at + 1, about.comparisons.len());
+        effects.push(one(bench, workload, comparison, &mut variants, &mut setup, &mut |step| {
+            progress.say(&format!("{label}, {step}"));
+        })?);
+    }
+    progress.say(&format!("{}: demonstrations", about.name));
+    let findings =
+        workload.demonstrate(bench).with_context(|| format!("demonstrations of {}", about.name))?;
+    let headline = effects.first().context("a workload without comparisons")?.clone();
+    let figures = |key: &str| variants.get(key).cloned().context("a variant that did not run");
+    Ok(Outcome {
+        name: about.name.to_owned(),
+        question: about.question.to_owned(),
+        claim: about.claim.to_owned(),
+        note: about.note.to_owned(),
+        device: bench.device().label(),
+        clock: clock(bench.device().kind),
+        baseline: figures(&headline.baseline)?,
+        optimised: figures(&headline.optimised)?,
+        ratio: headline.ratio,
+        verdict: headline.verdict.clone(),
+        standing: headline.standing,
+        effects,
+        variants,
+        findings,
+        setup,
+        ground_truth: truth::total() - before,
+        probes: None,
+    })
+}
+
+fn one(
+    bench: &Bench,
+    workload: &dyn Workload,
+    comparison: &Comparison,
+    variants: &mut BTreeMap<String, VariantOutcome>,
+    setup: &mut Vec<String>,
+    step: &mut dyn FnMut(&str),
+) -> Result<Effect> {
+    let about = workload.about();
+    step("setting up");
+    let mut baseline = Counted::open(bench, workload, comparison.baseline, None)?;
+    let mut optimised = Counted::open(bench, workload, comparison.optimised, None)?;
+    let plan = bench.options.plan();
+    let runs = 2 * (plan.pairs + 1);
+    let done = std::cell::Cell::new(0);
+    let step = std::cell::RefCell::new(step);
+    let mut turn = |counted: &mut Counted, budget| {
+        done.set(done.get() + 1);
+        (step.borrow_mut())(&format!("run {} of {runs}", done.get()));
+        counted.run(budget)
+    };
+    // The two closures take turns; neither runs inside the other.
+    let turn = std::cell::RefCell::new(&mut turn);
+    let compared = measure::compare(
+        plan,
+        comparison.metric,
+        |budget| (turn.borrow_mut())(&mut baseline, budget),
+        |budget| (turn.borrow_mut())(&mut optimised, budget),
+    )?;
+    for (counted, key) in [(&baseline, comparison.baseline), (&optimised, comparison.optimised)] {
+        for note in counted.trial.notes() {
+            let line = format!("{key}: {note}");
+            if !setup.contains(&line) {
+                setup.push(line);
+            }
+        }
+    }
+    let prediction = predict::compare(bench, workload, comparison)?;
+    let measured = judged(comparison.metric, &compared);
+    keep(variants, about, comparison.baseline, compared.baseline, baseline.truth);
+    keep(variants, about, comparison.optimised, compared.optimised, optimised.truth);
+    Ok(Effect::judge(
+        comparison.title,
+        (comparison.baseline, comparison.optimised),
+        comparison.reality,
+        measured,
+        bench.device().kind,
+        prediction,
+    ))
+}
+
+/// Keeps the first figures of a variant: those of the headline, when it takes part in several comparisons.
+fn keep(
+    into: &mut BTreeMap<String, VariantOutcome>,
+    about: &About,
+    key: &str,
+    summary: Summary,
+    truth: Truth,
+) {
+    let label = about.variant(key).map_or("", |variant| variant.label);
+    into.entry(key.to_owned()).or_insert_with(|| VariantOutcome {
+        variant: key.to_owned(),
+        label: label.to_owned(),
+        summary,
+        ground_truth: truth,
+    });
+}
+
+/// One point of a sweep.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// Value of the swept parameter; absent when nothing is swept.
+    pub value: Option<u64>,
+    /// Figures; absent when the point could not be run here.
+    #[serde(flatten)]
+    pub outcome: Option<VariantOutcome>,
+    /// Key of the variant.
+    pub key: String,
+    /// Why the point could not be run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// What is worth knowing about the set-up.
+    pub setup: Vec<String>,
+}
+
+/// Measures variants over the swept parameter, or at its usual value only.
+pub fn sweep(
+    bench: &Bench,
+    workload: &dyn Workload,
+    only: &[String],
+    values: Option<&[u64]>,
+    progress: &mut Progress,
+) -> Result<Vec<Point>> {
+    let about = workload.about();
+    let mut points = Vec::new();
+    for variant in
+        about.variants.iter().filter(|variant| only.is_empty() || only.iter().any(|key| key == variant.key))
+    {
+        let swept = about.sweep.as_ref().filter(|sweep| sweep.variants.contains(&variant.key));
+        let values: Vec<Option<u64>> = match (swept, values) {
+            (Some(sweep), None) => sweep.values.iter().copied().map(Some).collect(),
+            (Some(_), Some(chosen)) => chosen.iter().copied().map(Some).collect(),
+            (None, _) => vec![None],
+        };
+        for value in values {
+            interrupt::check()?;
+            let shown = value.map_or(String::new(), |value| format!(" at {value}"));
+            progress.say(&format!("{}: {}{shown}", about.name, variant.key));
+            points.push(point(bench, workload, variant.key, value)?);
+        }
+    }
+    Ok(points)
+}
+
+fn point(bench: &Bench, workload: &dyn Workload, key: &str, value: Option<u64>) -> Result<Point> {
+    let empty = |skipped: Option<String>| Point {
+        value,
+        outcome: None,
+        key: key.to_owned(),
+        skipped,
+        setup: Vec::new(),
+    };
+    let mut counted = match Counted::open(bench, workload, key, value) {
+        Ok(counted) => counted,
+        // One point beyond the device's limits must not cost the others; a request that makes no sense anywhere ends the run.
+        Err(error) if crate::error::exit_status(&error) > 2 => return Err(error),
+        Err(error) => return Ok(empty(Some(crate::error::one_line(&error)))),
+    };
+    let plan = bench.options.plan();
+    let summary = measure::measure(plan, |budget| counted.run(budget))?;
+    let label = workload.about().variant(key).map_or("", |variant| variant.label);
+    let outcome = VariantOutcome {
+        variant: key.to_owned(),
+        label: label.to_owned(),
+        summary,
+        ground_truth: counted.truth,
+    };
+    Ok(Point { outcome: Some(outcome), setup: counted.trial.notes(), ..empty(None) })
+}

@@ -1,0 +1,98 @@
+//! Running under the emulated RNIC: finding its library beside this program and starting over with it preloaded.
+
+use anyhow::{Context as _, Result, bail};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// File name of the preloadable device.
+const LIBRARY: &str = "librnic_emu.so";
+/// Profile in force when nothing else is asked for.
+pub const DEFAULT_PROFILE: &str = "cx5-like";
+/// Set on the second start, so that a library that fails to bring up a device cannot make us start over for ever.
+const MARK: &str = "RDMA_WORKLOAD_EMULATED";
+
+/// Whether the emulated device's library is mapped into this process.
+pub fn is_loaded() -> bool {
+    fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains(LIBRARY))
+}
+
+/// Profile the emulated device runs with.
+pub fn profile() -> String {
+    env::var("RNIC_EMU_PROFILE").unwrap_or_else(|_| DEFAULT_PROFILE.to_owned())
+}
+
+/// Where the library may be, most likely first: beside the program (a build tree), or in an installation's lib folder.
+fn candidates(program: &Path) -> Vec<PathBuf> {
+    let Some(folder) = program.parent() else { return Vec::new() };
+    let mut places = vec![folder.join(LIBRARY), folder.join("deps").join(LIBRARY)];
+    if let Some(prefix) = folder.parent() {
+        places.push(prefix.join(LIBRARY));
+        places.push(prefix.join("lib").join(LIBRARY));
+        places.push(prefix.join("lib/rdma-probe").join(LIBRARY));
+    }
+    places
+}
+
+/// The library, if it is installed.
+pub fn library() -> Option<PathBuf> {
+    candidates(&env::current_exe().ok()?).into_iter().find(|place| place.is_file())
+}
+
+/// `LD_PRELOAD` with the library in front of whatever is preloaded already.
+pub fn preload_value(library: &Path, present: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(present) = present.filter(|present| !present.is_empty()) {
+        value.push(":");
+        value.push(present);
+    }
+    value
+}
+
+/// Replaces this process by itself with the emulated device preloaded. Returns only on failure.
+pub fn start_over(profile: Option<&str>) -> Result<std::convert::Infallible> {
+    if env::var_os(MARK).is_some() {
+        bail!(
+            "the emulated device was loaded and offers no active port; rebuild it with `cargo build -p rnic-emu-preload`"
+        );
+    }
+    let program = env::current_exe().context("finding this program")?;
+    let Some(library) = library() else {
+        bail!(
+            "no usable RDMA device, and {LIBRARY} is not beside {}; build it with `cargo build -p rnic-emu-preload`",
+            program.display()
+        );
+    };
+    let mut command = Command::new(&program);
+    command
+        .args(env::args_os().skip(1))
+        .env("LD_PRELOAD", preload_value(&library, env::var_os("LD_PRELOAD").as_deref()))
+        .env(MARK, "1");
+    if let Some(profile) = profile {
+        command.env("RNIC_EMU_PROFILE", profile);
+    }
+    Err(command.exec()).with_context(|| format!("starting {} over", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_preloaded_stays_preloaded() {
+        let library = Path::new("/opt/librnic_emu.so");
+        assert_eq!(preload_value(library, None), "/opt/librnic_emu.so");
+        assert_eq!(preload_value(library, Some(OsStr::new(""))), "/opt/librnic_emu.so");
+        assert_eq!(preload_value(library, Some(OsStr::new("/x.so"))), "/opt/librnic_emu.so:/x.so");
+    }
+
+    #[test]
+    fn build_trees_and_installations_are_both_searched() {
+        let places = candidates(Path::new("/usr/bin/rdma-workload"));
+        assert!(places.contains(&PathBuf::from("/usr/bin/librnic_emu.so")));
+        assert!(places.contains(&PathBuf::from("/usr/lib/librnic_emu.so")));
+        assert!(candidates(Path::new("/")).is_empty());
+    }
+}

@@ -1,0 +1,192 @@
+//! Outcomes as text.
+
+use crate::compare::Point;
+use crate::measure::Summary;
+use crate::outcome::{Outcome, Standing, VariantOutcome};
+use crate::suite::{About, Finding, Workload};
+use crate::table::{Table, quantity, rate, time, wrap};
+use crate::truth::Truth;
+
+const WIDTH: usize = 110;
+
+/// The list of workloads.
+pub fn list(workloads: &[&dyn Workload]) -> String {
+    let mut out = String::new();
+    for about in workloads.iter().map(|workload| workload.about()) {
+        out.push_str(&format!("{}\n", about.name));
+        for (head, text) in [
+            ("question", about.question),
+            ("claim", about.claim),
+            ("known", about.note),
+            ("probes", about.signal),
+        ] {
+            out.push_str(&format!("  {head:<9} {}\n", wrap(text, WIDTH - 12, "            ")));
+        }
+        for variant in about.variants {
+            out.push_str(&format!("  variant   {:<16} {}\n", variant.key, variant.label));
+        }
+        for comparison in about.comparisons {
+            out.push_str(&format!(
+                "  compares  {} → {}: {}; real on {}\n",
+                comparison.baseline,
+                comparison.optimised,
+                comparison.title,
+                comparison.reality.describe()
+            ));
+        }
+        if let Some(sweep) = &about.sweep {
+            let values: Vec<_> = sweep.values.iter().map(|&value| quantity(value, sweep.unit)).collect();
+            out.push_str(&format!("  sweeps    {} over {}\n", sweep.parameter, values.join(", ")));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn figures(name: String, summary: &Summary) -> Vec<String> {
+    let latency = |of: fn(&crate::measure::LatencySummary) -> u64| {
+        summary.latency_ns.as_ref().map_or("-".into(), |latency| time(of(latency) as f64))
+    };
+    vec![
+        name,
+        rate(summary.ops_per_s),
+        latency(|latency| latency.p50),
+        latency(|latency| latency.p99),
+        latency(|latency| latency.p999),
+        time(summary.cpu_ns_per_op),
+    ]
+}
+
+const FIGURES: [&str; 6] = ["variant", "rate", "p50", "p99", "p99.9", "CPU/op"];
+
+/// One workload's comparison.
+pub fn outcome(outcome: &Outcome) -> String {
+    let mut out = format!("{} on {} ({})", outcome.name, outcome.device.name, outcome.device.kind);
+    if let Some(profile) = &outcome.device.profile {
+        out.push_str(&format!(", profile {profile}"));
+    }
+    out.push_str(&format!("\n  {}\n", outcome.question));
+    out.push_str(&format!("  claim: {}\n\n", wrap(&outcome.claim, WIDTH - 9, "         ")));
+    let mut table = Table::new(&FIGURES);
+    for variant in outcome.variants.values() {
+        table.row(figures(variant.variant.clone(), &variant.summary));
+    }
+    out.push_str(&indent(&table.render()));
+    out.push_str(&format!("  ({})\n\n", outcome.clock));
+    for effect in &outcome.effects {
+        let text = format!("{} → {}: {}", effect.baseline, effect.optimised, effect.title);
+        out.push_str(&format!("  {}\n", wrap(&text, WIDTH, "    ")));
+        out.push_str(&format!("    {}: {}\n", effect.metric.name(), effect.verdict));
+        if effect.standing == Standing::Modelled {
+            out.push_str(&format!("    wall clock: {}\n", effect.measured.text()));
+        }
+    }
+    out.push_str(&format!("\n  known: {}\n", wrap(&outcome.note, WIDTH - 9, "         ")));
+    out.push_str(&findings(&outcome.findings));
+    out.push_str(&setup(&outcome.setup));
+    out.push_str(&format!(
+        "  ground truth: {}\n",
+        wrap(&truth(&outcome.ground_truth), WIDTH - 16, "                ")
+    ));
+    out
+}
+
+/// What was demonstrated.
+pub fn findings(findings: &[Finding]) -> String {
+    let mut out = String::new();
+    for finding in findings {
+        let mark = match finding.holds {
+            Some(true) => "shown",
+            Some(false) => "NOT seen",
+            None => "not on this device",
+        };
+        out.push_str(&format!("  {mark}: {}\n", wrap(&finding.statement, WIDTH, "    ")));
+        out.push_str(&format!("    {}\n", wrap(&finding.observed, WIDTH, "    ")));
+    }
+    out
+}
+
+fn setup(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("  {}\n", wrap(line, WIDTH, "    "))).collect()
+}
+
+fn truth(truth: &Truth) -> String {
+    let counts: Vec<_> = truth
+        .entries()
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    counts.join(", ")
+}
+
+/// A sweep.
+pub fn sweep(about: &About, points: &[Point]) -> String {
+    let unit = about.sweep.as_ref().map_or("", |sweep| sweep.unit);
+    let parameter = about.sweep.as_ref().map_or("", |sweep| sweep.parameter);
+    let mut head = FIGURES.to_vec();
+    head.insert(1, parameter);
+    let mut table = Table::new(&head);
+    let mut skipped = String::new();
+    for point in points {
+        let value = point.value.map_or(String::new(), |value| quantity(value, unit));
+        match (&point.outcome, &point.skipped) {
+            (Some(VariantOutcome { summary, .. }), _) => {
+                let mut row = figures(point.key.clone(), summary);
+                row.insert(1, value);
+                table.row(row);
+            }
+            (None, reason) => {
+                let reason = reason.as_deref().unwrap_or("no figures");
+                skipped.push_str(&format!("  {} {value}: not run, {reason}\n", point.key));
+            }
+        }
+    }
+    format!("{}{skipped}", indent(&table.render()))
+}
+
+/// The claims table over several workloads.
+pub fn claims(outcomes: &[Outcome]) -> String {
+    let mut out = String::from("CLAIMS\n");
+    if let Some(first) = outcomes.first() {
+        out.push_str(&format!("measured on {} ({})", first.device.name, first.device.kind));
+        if let Some(profile) = &first.device.profile {
+            out.push_str(&format!(", profile {profile}: verdicts marked \"the model predicts\" are predictions, not measurements"));
+        }
+        out.push('\n');
+    }
+    for outcome in outcomes {
+        out.push_str(&format!("\n{}\n", outcome.name));
+        let mut line = |head: &str, text: &str| {
+            out.push_str(&format!("  {head:<9} {}\n", wrap(text, WIDTH - 12, "            ")));
+        };
+        line("claim", &outcome.claim);
+        line(
+            "here",
+            &format!(
+                "{} {}, {} {}",
+                outcome.baseline.variant,
+                rate(outcome.baseline.summary.ops_per_s),
+                outcome.optimised.variant,
+                rate(outcome.optimised.summary.ops_per_s)
+            ),
+        );
+        for effect in &outcome.effects {
+            line("verdict", &format!("{}: {}", effect.title, effect.verdict));
+        }
+        line("note", &outcome.note);
+        for finding in &outcome.findings {
+            let mark = match finding.holds {
+                Some(true) => "shown",
+                Some(false) => "NOT seen",
+                None => "not here",
+            };
+            line(mark, &format!("{}: {}", finding.statement, finding.observed));
+        }
+    }
+    out
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
