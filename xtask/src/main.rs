@@ -2,7 +2,9 @@
 
 mod build_task;
 mod command;
+mod demo;
 mod ebpf;
+mod pass_on;
 mod paths;
 mod setup;
 mod test;
@@ -28,10 +30,18 @@ enum Task {
     Setup(setup::Options),
     /// Build the workspace, or the BPF object from its source
     Build(build_task::Options),
+    /// Show what the profiler shows, on a machine that need not have an RDMA device
+    Demo(demo::Options),
     /// Test everything that can be tested on this machine
     Test(test::Options),
     /// What the integration runs: set up from nothing, then test
     Ci(test::Options),
+    /// Run a reference workload: the slow and the fast way side by side
+    Workload(pass_on::Workload),
+    /// Run a command on the emulated RNIC
+    Emu(pass_on::Emu),
+    /// Run a benchmark, or list them
+    Bench(pass_on::Bench),
     /// A virtual machine with real soft-RoCE, over this machine's files
     #[command(subcommand)]
     Vm(vm::Task),
@@ -48,8 +58,12 @@ fn main() -> ExitCode {
     let (outcome, failure) = match Cli::parse().task {
         Task::Setup(options) => (setup::main(&options), 1),
         Task::Build(options) => (build_task::main(&options), 1),
+        Task::Demo(options) => (demo::main(&options), 1),
         Task::Test(options) => (test::main(&options, By::Person), 1),
         Task::Ci(options) => (test::main(&options, By::Integration), 1),
+        Task::Workload(options) => (pass_on::workload(&options), 1),
+        Task::Emu(options) => (pass_on::emu(&options), 1),
+        Task::Bench(options) => (pass_on::bench(&options), 1),
         Task::Vm(task) => (vm::main(task), vm::FAILED),
         Task::VmAgent => (vm::agent::serve().map(|()| 0), 1),
     };

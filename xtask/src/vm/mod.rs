@@ -59,7 +59,7 @@ pub struct Run {
     #[command(flatten)]
     options: Options,
     /// Seconds the command may take, the boot not counted; 0 for no limit
-    #[arg(long, value_name = "S", default_value_t = 600)]
+    #[arg(long, value_name = "S", default_value_t = TIMEOUT_S)]
     timeout: u64,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
@@ -89,6 +89,8 @@ pub struct Options {
     console: bool,
 }
 
+/// Limit for the command unless told otherwise, in seconds.
+const TIMEOUT_S: u64 = 600;
 /// Memory of the guest unless told otherwise, in MiB.
 const MEMORY_MIB: u32 = 4096;
 
@@ -127,6 +129,15 @@ pub fn main(task: Task) -> Result<u8> {
             session::run(&plan, &mut PassOn)
         }
     }
+}
+
+/// Runs a command in the usual guest with a folder shared at `$VM_OUT`; returns its status.
+///
+/// # Errors
+/// When the guest cannot be had or fails.
+pub fn run_shared(kernel: &str, out: &Path, argv: Vec<OsString>) -> Result<u8> {
+    let options = Options { out: Some(out.to_path_buf()), ..Options::new(kernel) };
+    session::run(&plan(&options, argv, false, Some(Duration::from_secs(TIMEOUT_S)))?, &mut PassOn)
 }
 
 fn plan(options: &Options, argv: Vec<OsString>, terminal: bool, limit: Option<Duration>) -> Result<Plan> {

@@ -1,0 +1,145 @@
+//! Tasks that build a program of the workspace and become it.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::command;
+use crate::paths;
+
+const EMU_EXAMPLES: &str = "\
+Example:
+  cargo xtask emu -- sh -c 'ibv_rc_pingpong -g 0 & sleep 1; ibv_rc_pingpong -g 0 localhost'
+
+Exit status: the command's. `rnic-emu --help` tells of profiles and other settings.";
+
+/// Arguments of `emu`.
+#[derive(Debug, Args)]
+#[command(after_help = EMU_EXAMPLES)]
+pub struct Emu {
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+const WORKLOAD_EXAMPLES: &str = "\
+Examples:
+  cargo xtask workload list
+  cargo xtask workload --help
+
+Everything is passed on to rdma-workload, and its exit status back.";
+
+/// Arguments of `workload`.
+#[derive(Debug, Args)]
+#[command(after_help = WORKLOAD_EXAMPLES)]
+pub struct Workload {
+    /// Arguments of rdma-workload
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    arguments: Vec<OsString>,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Benchmark to run; without it, the benchmarks there are
+    name: Option<String>,
+    /// Arguments of the benchmark
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    arguments: Vec<OsString>,
+}
+
+/// Runs a command on the emulated RNIC.
+///
+/// # Errors
+/// When the emulator does not build or cannot be started.
+pub fn emu(emu: &Emu) -> Result<u8> {
+    release(&["rnic-emu", "rnic-emu-preload"])?;
+    become_program("rnic-emu", [OsString::from("--")].iter().chain(&emu.command))
+}
+
+/// Runs a reference workload.
+///
+/// # Errors
+/// When the workloads do not build or cannot be started.
+pub fn workload(workload: &Workload) -> Result<u8> {
+    release(&["workloads"])?;
+    become_program("rdma-workload", &workload.arguments)
+}
+
+/// Runs a benchmark, or lists them.
+///
+/// # Errors
+/// When there is none of that name, or it fails.
+pub fn bench(bench: &Bench) -> Result<u8> {
+    let metadata = command::output(command::cargo().args(["metadata", "--format-version=1", "--no-deps"]))?;
+    let metadata: Value = serde_json::from_slice(&metadata).context("cannot read cargo's metadata")?;
+    let benches = benches(&metadata);
+    let names: Vec<&str> = benches.iter().map(|(_, name)| name.as_str()).collect();
+    let Some(asked) = &bench.name else {
+        println!(
+            "{}",
+            if names.is_empty() { "there are no benchmarks yet".to_owned() } else { names.join("\n") }
+        );
+        return Ok(0);
+    };
+    let Some((package, name)) = benches.iter().find(|(_, name)| name == asked) else {
+        bail!("there is no benchmark \"{asked}\"; there are: {}", names.join(", "));
+    };
+    let mut cargo = command::cargo();
+    cargo.args(["bench", "--package", package, "--bench", name, "--"]).args(&bench.arguments);
+    Err(cargo.exec()).context("cannot start cargo")
+}
+
+/// The benchmarks, each with its package.
+fn benches(metadata: &Value) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        for target in package["targets"].as_array().into_iter().flatten() {
+            let is_bench =
+                target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "bench"));
+            if let (true, Some(package), Some(name)) =
+                (is_bench, package["name"].as_str(), target["name"].as_str())
+            {
+                found.push((package.to_owned(), name.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// Builds packages optimised: what they show is about time.
+fn release(packages: &[&str]) -> Result<()> {
+    let mut cargo = command::cargo();
+    cargo.args(["build", "--quiet", "--release"]);
+    for package in packages {
+        cargo.args(["--package", package]);
+    }
+    command::run(&mut cargo)
+}
+
+/// Goes on as a program of the workspace; returns only if that fails.
+fn become_program<'a>(name: &str, arguments: impl IntoIterator<Item = &'a OsString>) -> Result<u8> {
+    let path = paths::binaries(true).join(name);
+    let mut command = Command::new(&path);
+    command.args(arguments);
+    Err(command.exec()).with_context(|| format!("cannot start \"{}\"", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn benchmarks_are_found_with_their_package() {
+        let metadata = json!({"packages": [{"name": "a", "targets": [
+            {"name": "trace", "kind": ["bench"]}, {"name": "a", "kind": ["lib"]},
+        ]}]});
+        assert_eq!(benches(&metadata), [("a".to_owned(), "trace".to_owned())]);
+        assert!(benches(&json!({})).is_empty());
+    }
+}
