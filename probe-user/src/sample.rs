@@ -93,8 +93,23 @@ pub struct Port {
     pub active_mtu_bytes: u32,
     /// Network interface behind the port, empty where there is none.
     pub netdev: String,
+    /// GIDs in use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gids: Vec<Gid>,
     /// Port and hardware counters, by the kernel's names; counters that could not be read are left out.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// A place in a port's GID table.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Gid {
+    /// Its index, as `ibv_modify_qp` names it.
+    pub index: u32,
+    /// The GID in the kernel's notation.
+    pub gid: String,
+    /// `IB/RoCE v1` or `RoCE v2`; empty where unknown.
+    pub gid_type: String,
 }
 
 /// Names one process for the whole trace, also when its pid is used again.

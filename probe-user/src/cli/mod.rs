@@ -48,3 +48,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Providers(args) => providers::run(args),
     }
 }
+
+/// Columns of the terminal; 120 where nobody looks at one.
+fn terminal_width() -> usize {
+    terminal_size::terminal_size().map_or(120, |(width, _)| width.0.into())
+}

@@ -9,8 +9,7 @@ use probe_user::model::Model;
 use probe_user::report::{Filter, Layout, build, write_text};
 use probe_user::trace::{Notes, Reader};
 
-/// Columns assumed where nobody looks at a terminal.
-const WIDTH_WITHOUT_TERMINAL: u16 = 120;
+use super::terminal_width;
 
 /// Report what a recorded trace shows, per process
 ///
@@ -53,9 +52,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         out.flush()?;
     } else {
         let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
-        let width = terminal_size::terminal_size().map_or(WIDTH_WITHOUT_TERMINAL, |(width, _)| width.0);
         let rows = if args.all { usize::MAX } else { 16 };
-        write_text(&report, Layout { width: width.into(), rows }, &mut out)?;
+        write_text(&report, Layout { width: terminal_width(), rows }, &mut out)?;
         out.flush()?;
     }
     Ok(ExitCode::SUCCESS)

@@ -171,7 +171,9 @@ impl Model {
     fn see_devices(&mut self, devices: &[Device]) {
         for device in devices {
             let name = room::clipped(&device.name);
-            if self.devices.len() < MAX_NAMES || self.devices.contains_key(&name) {
+            if let Some(known) = self.devices.get_mut(&name) {
+                update(known, device);
+            } else if self.devices.len() < MAX_NAMES {
                 self.devices.insert(name, device.clone());
             }
         }
@@ -180,6 +182,21 @@ impl Model {
     /// Objects remembered over all processes: what memory grows with.
     pub fn objects(&self) -> usize {
         self.processes.values().map(ProcessModel::objects).sum()
+    }
+}
+
+/// A sample tells only what changed of a device: the rest stays as the header told it.
+fn update(known: &mut Device, new: &Device) {
+    for port in &new.ports {
+        match known.ports.iter_mut().find(|p| p.number == port.number) {
+            Some(known) => {
+                if !port.state.is_empty() {
+                    known.state.clone_from(&port.state);
+                }
+                known.counters.extend(port.counters.iter().map(|(name, value)| (name.clone(), *value)));
+            }
+            None => known.ports.push(port.clone()),
+        }
     }
 }
 
