@@ -44,8 +44,10 @@ pub fn serve() -> Result<()> {
         Err(error) => Frame::Failed(format!("{error:#}")),
     };
     send(&port, &last);
-    // The host ends the guest on that frame; returning sooner would race it with a power-off.
-    thread::sleep(Duration::from_secs(10));
+    if !job.terminal {
+        // The host ends the guest on that frame; returning sooner would race it with the power-off that follows.
+        thread::sleep(Duration::from_secs(10));
+    }
     Ok(())
 }
 

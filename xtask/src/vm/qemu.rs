@@ -71,16 +71,26 @@ impl Qemu {
         Ok(Self { child, agent, console })
     }
 
-    /// Asks QEMU to end, which gives the terminal back as it was, and insists after five seconds.
+    /// Waits for the guest to power off, upon which QEMU gives the terminal back as it was; asks it to after five seconds.
     pub fn quit(mut self) {
-        if let Ok(pid) = i32::try_from(self.child.id()) {
-            // SAFETY: `kill` has no memory effects; the child is ours and not yet waited for, so the pid is still its.
-            unsafe { libc::kill(pid, libc::SIGTERM) };
+        if !self.ends_within(Duration::from_secs(5)) {
+            if let Ok(pid) = i32::try_from(self.child.id()) {
+                // SAFETY: `kill` touches no memory; the child is ours and not waited for yet, so the pid is still its.
+                unsafe { libc::kill(pid, libc::SIGTERM) };
+            }
+            self.ends_within(Duration::from_secs(2));
         }
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+    }
+
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return true;
+            }
             thread::sleep(Duration::from_millis(20));
         }
+        false
     }
 }
 
