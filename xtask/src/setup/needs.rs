@@ -29,8 +29,8 @@ impl Group {
 pub enum Sign {
     /// A program on PATH or in the system folders.
     Program(&'static str),
-    /// A file that matches one of these patterns.
-    File(&'static [&'static str]),
+    /// A file that matches one of these patterns, and what to call it.
+    File(&'static str, &'static [&'static str]),
 }
 
 /// The names of a need's package; empty where the distribution has none.
@@ -62,11 +62,7 @@ pub struct Need {
 impl fmt::Display for Sign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Program(name) => f.write_str(name),
-            Self::File(patterns) => {
-                let first = patterns.first().copied().unwrap_or_default();
-                f.write_str(first.rsplit('/').next().unwrap_or(first))
-            }
+            Self::Program(name) | Self::File(name, _) => f.write_str(name),
         }
     }
 }
@@ -76,7 +72,7 @@ impl Sign {
     pub fn is_there(&self) -> bool {
         match self {
             Self::Program(name) => paths::program(name).is_some(),
-            Self::File(patterns) => patterns
+            Self::File(_, patterns) => patterns
                 .iter()
                 .filter_map(|pattern| glob::glob(pattern).ok())
                 .any(|mut matches| matches.any(|file| file.is_ok())),
@@ -105,12 +101,15 @@ pub const NEEDS: &[Need] = &[
     need(Group::Build, Sign::Program("make"), "runs what cmake wrote", ["make", "make", "make", "make"]),
     need(
         Group::Build,
-        Sign::File(&[
-            "/usr/lib/llvm-*/lib/libclang*.so*",
-            "/usr/lib64/libclang.so*",
-            "/usr/lib/libclang.so*",
-            "/usr/lib64/llvm*/lib64/libclang.so*",
-        ]),
+        Sign::File(
+            "libclang",
+            &[
+                "/usr/lib/llvm-*/lib/libclang*.so*",
+                "/usr/lib64/libclang.so*",
+                "/usr/lib/libclang.so*",
+                "/usr/lib64/llvm*/lib64/libclang.so*",
+            ],
+        ),
         "reads the verbs headers for the bindings",
         ["libclang-dev", "clang-devel", "clang", "clang-devel"],
     ),
@@ -122,35 +121,38 @@ pub const NEEDS: &[Need] = &[
     ),
     need(
         Group::Build,
-        Sign::File(&["/usr/include/libnl3/netlink/netlink.h"]),
+        Sign::File("netlink/netlink.h", &["/usr/include/libnl3/netlink/netlink.h"]),
         "part of the verbs bindings' build",
         ["libnl-3-dev", "libnl3-devel", "libnl", "libnl3-devel"],
     ),
     need(
         Group::Build,
-        Sign::File(&["/usr/include/libnl3/netlink/route/link.h"]),
+        Sign::File("netlink/route/link.h", &["/usr/include/libnl3/netlink/route/link.h"]),
         "part of the verbs bindings' build",
         ["libnl-route-3-dev", "libnl3-devel", "libnl", "libnl3-devel"],
     ),
     need(
         Group::Build,
-        Sign::File(&["/usr/include/infiniband/verbs.h"]),
+        Sign::File("infiniband/verbs.h", &["/usr/include/infiniband/verbs.h"]),
         "what the workloads link against",
         ["libibverbs-dev", "rdma-core-devel", "rdma-core", "rdma-core-devel"],
     ),
     need(
         Group::Build,
-        Sign::File(&["/usr/include/rdma/rdma_cma.h"]),
+        Sign::File("rdma/rdma_cma.h", &["/usr/include/rdma/rdma_cma.h"]),
         "what connecting workloads link against",
         ["librdmacm-dev", "rdma-core-devel", "rdma-core", "rdma-core-devel"],
     ),
     need(
         Group::Run,
-        Sign::File(&[
-            "/usr/lib/*/libibverbs/librxe-rdmav*.so",
-            "/usr/lib64/libibverbs/librxe-rdmav*.so",
-            "/usr/lib/libibverbs/librxe-rdmav*.so",
-        ]),
+        Sign::File(
+            "librxe-rdmav*.so",
+            &[
+                "/usr/lib/*/libibverbs/librxe-rdmav*.so",
+                "/usr/lib64/libibverbs/librxe-rdmav*.so",
+                "/usr/lib/libibverbs/librxe-rdmav*.so",
+            ],
+        ),
         "the provider of soft-RoCE devices",
         ["ibverbs-providers", "libibverbs", "rdma-core", "rdma-core"],
     ),
@@ -211,19 +213,22 @@ pub const NEEDS: &[Need] = &[
     ),
     need(
         Group::Witness,
-        Sign::File(&["/usr/lib/python3/dist-packages/pyverbs", "/usr/lib*/python3*/site-packages/pyverbs"]),
+        Sign::File(
+            "pyverbs",
+            &["/usr/lib/python3/dist-packages/pyverbs", "/usr/lib*/python3*/site-packages/pyverbs"],
+        ),
         "posts through the extended verbs, which perftest does not do here",
         ["python3-pyverbs", "python3-pyverbs", "rdma-core", "python3-pyverbs"],
     ),
     need(
         Group::Ebpf,
-        Sign::File(&["/usr/lib/rustlib/src/rust/library/core/Cargo.toml"]),
-        "core's source, compiled for BPF",
+        Sign::File("the sources of core", &["/usr/lib/rustlib/src/rust/library/core/Cargo.toml"]),
+        "compiled for BPF with the programs",
         ["rust-web-src", "", "", ""],
     ),
     need(
         Group::Ebpf,
-        Sign::File(&["/usr/lib/rustlib/x86_64-unknown-linux-gnu/lib/libstd-*.rlib"]),
+        Sign::File("Debian's rustc", &["/usr/lib/rustlib/x86_64-unknown-linux-gnu/lib/libstd-*.rlib"]),
         "the compiler that the source belongs to, with an LLVM that Debian packages too",
         ["rustc-web", "", "", ""],
     ),
@@ -250,7 +255,7 @@ mod tests {
     #[test]
     fn every_pattern_is_well_formed_and_absolute() {
         for need in NEEDS {
-            if let Sign::File(patterns) = need.sign {
+            if let Sign::File(_, patterns) = need.sign {
                 for pattern in patterns {
                     assert!(pattern.starts_with('/') && glob::Pattern::new(pattern).is_ok(), "{pattern}");
                 }
@@ -261,8 +266,8 @@ mod tests {
     #[test]
     fn a_missing_program_and_a_missing_file_are_not_there() {
         assert!(!Sign::Program("no-such-program-here").is_there());
-        assert!(!Sign::File(&["/no/such/*/file"]).is_there());
+        assert!(!Sign::File("nothing", &["/no/such/*/file"]).is_there());
         assert!(Sign::Program("sh").is_there());
-        assert!(Sign::File(&["/pro*/self/status"]).is_there());
+        assert!(Sign::File("status", &["/pro*/self/status"]).is_there());
     }
 }
