@@ -5,13 +5,14 @@ use crate::cli::{Cli, Command, Common};
 use crate::compare::{self, Point};
 use crate::device::Device;
 use crate::emulated;
-use crate::error::usage;
+use crate::error::{self, usage};
 use crate::exchange::Wire;
+use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::responder;
 use crate::suite::{self, Workload};
-use crate::{print, truth};
-use anyhow::{Context as _, Result};
+use crate::{memory, print, truth};
+use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::io::Write as _;
 use std::net::{Ipv6Addr, TcpListener};
@@ -94,6 +95,9 @@ fn bench(common: &Common, sweeping: bool) -> Result<Option<Bench>> {
         return Err(usage("--port 0 names no port; give 1 to 65535"));
     }
     let device = device(common)?;
+    if common.reserve_hugepages {
+        memory::allow_reserving();
+    }
     if common.server {
         serve(&device, common.port)?;
         return Ok(None);
@@ -173,16 +177,60 @@ struct RunOutput<'a> {
 fn compare(workloads: &[&dyn Workload], all: bool, common: &Common) -> Result<()> {
     let Some(bench) = bench(common, false)? else { return Ok(()) };
     let mut progress = Progress::new();
-    let mut outcomes = Vec::new();
+    let mut results = Vec::new();
     for workload in workloads {
-        outcomes.push(compare::compare(&bench, *workload, &mut progress)?);
+        let result = compare::compare(&bench, *workload, &mut progress);
+        match result {
+            // One workload that cannot run here must not hide what the others found.
+            Err(error) if all && error::exit_status(&error) <= 2 => {
+                results.push(Err(Failed {
+                    name: workload.about().name,
+                    claim: workload.about().claim,
+                    error: error::one_line(&error),
+                }));
+            }
+            result => results.push(Ok(result?)),
+        }
     }
     drop(progress);
-    match (&outcomes[..], all, common.json) {
-        (_, true, true) => say_json(&outcomes),
-        ([one], false, true) => say_json(one),
-        (_, true, false) => say(&print::claims(&outcomes)),
-        (_, false, _) => outcomes.iter().try_for_each(|outcome| say(&print::outcome(outcome))),
+    match (&results[..], all, common.json) {
+        (_, true, true) => say_json(&results.iter().map(either).collect::<Vec<_>>())?,
+        (_, true, false) => say(&print::claims(&results))?,
+        (results, false, json) => {
+            for outcome in results.iter().flatten() {
+                if json { say_json(outcome)? } else { say(&print::outcome(outcome))? }
+            }
+        }
+    }
+    let failed = results.iter().filter(|result| result.is_err()).count();
+    if failed > 0 {
+        bail!("{failed} of {} workloads could not run; see above", results.len());
+    }
+    Ok(())
+}
+
+/// A workload that could not run, among others that could.
+#[derive(Debug, Serialize)]
+pub struct Failed {
+    /// Workload.
+    pub name: &'static str,
+    /// The claim it would have put to the test.
+    pub claim: &'static str,
+    /// Why it could not run.
+    pub error: String,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Either<'a> {
+    Ran(&'a Outcome),
+    Failed(&'a Failed),
+}
+
+fn either(result: &Result<Outcome, Failed>) -> Either<'_> {
+    match result {
+        Ok(outcome) => Either::Ran(outcome),
+        Err(failed) => Either::Failed(failed),
     }
 }
 

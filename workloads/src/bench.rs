@@ -25,8 +25,6 @@ pub struct Options {
     pub seconds: f64,
     /// Pairs of runs per comparison.
     pub pairs: usize,
-    /// Whether huge pages may be added to the kernel's pools for the run.
-    pub reserve_hugepages: bool,
     /// Profile of the emulated device and the model.
     pub profile: Option<String>,
 }
@@ -40,7 +38,6 @@ impl Default for Options {
             memory: None,
             seconds: 6.0,
             pairs: 9,
-            reserve_hugepages: false,
             profile: None,
         }
     }

@@ -134,7 +134,6 @@ impl Common {
             memory: self.memory,
             seconds,
             pairs: if sweeping { self.pairs.min(5) } else { self.pairs },
-            reserve_hugepages: self.reserve_hugepages,
             profile: self.profile.clone(),
         }
     }

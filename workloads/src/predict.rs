@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use crate::device::DeviceKind;
+use crate::endpoint::CqLayout;
 use crate::load::Load;
 use crate::suite::{Comparison, Workload};
 use anyhow::Result;
@@ -14,12 +15,14 @@ pub struct Case {
     pub load: Load,
     /// Page size behind the remote region, in bytes.
     pub page: u64,
+    /// How completion queues are laid out.
+    pub cqs: CqLayout,
 }
 
 impl Case {
     /// A load over ordinary pages.
     pub fn of(load: Load) -> Case {
-        Case { load, page: 4096 }
+        Case { load, page: 4096, cqs: CqLayout::Shared }
     }
 }
 
@@ -48,5 +51,19 @@ pub fn compare(
     let cases =
         (workload.case(bench, comparison.baseline, None)?, workload.case(bench, comparison.optimised, None)?);
     let (Some(_baseline), Some(_optimised)) = cases else { return Ok(None) };
+    Ok(None)
+}
+
+/// What the model gives for one load by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Alone {
+    /// Operations per second.
+    pub ops_per_s: f64,
+    /// Median latency in nanoseconds.
+    pub p50_ns: f64,
+}
+
+/// Runs one load through the model with the named profile; `None` when there is no such profile.
+pub fn alone(_profile: &str, _case: &Case) -> Result<Option<Alone>> {
     Ok(None)
 }

@@ -1,5 +1,6 @@
 //! Outcomes as text.
 
+use crate::app::Failed;
 use crate::compare::Point;
 use crate::measure::Summary;
 use crate::outcome::{Outcome, Standing, VariantOutcome};
@@ -146,16 +147,26 @@ pub fn sweep(about: &About, points: &[Point]) -> String {
 }
 
 /// The claims table over several workloads.
-pub fn claims(outcomes: &[Outcome]) -> String {
+pub fn claims(results: &[Result<Outcome, Failed>]) -> String {
     let mut out = String::from("CLAIMS\n");
-    if let Some(first) = outcomes.first() {
+    if let Some(first) = results.iter().flatten().next() {
         out.push_str(&format!("measured on {} ({})", first.device.name, first.device.kind));
         if let Some(profile) = &first.device.profile {
             out.push_str(&format!(", profile {profile}: verdicts marked \"the model predicts\" are predictions, not measurements"));
         }
         out.push('\n');
     }
-    for outcome in outcomes {
+    for result in results {
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(failed) => {
+                out.push_str(&format!(
+                    "\n{}\n  claim     {}\n  not run   {}\n",
+                    failed.name, failed.claim, failed.error
+                ));
+                continue;
+            }
+        };
         out.push_str(&format!("\n{}\n", outcome.name));
         let mut line = |head: &str, text: &str| {
             out.push_str(&format!("  {head:<9} {}\n", wrap(text, WIDTH - 12, "            ")));

@@ -1,6 +1,6 @@
 //! Buffers of a stated kind.
 
-use super::huge::Pool;
+use super::huge::{Pool, Reservation, may_reserve};
 use super::kind::MemoryKind;
 use super::smaps::{self, Pages};
 use anyhow::{Context as _, Result, bail};
@@ -41,8 +41,8 @@ impl Obtained {
     pub fn describe(&self) -> String {
         let share = if self.length == 0 { 0.0 } else { 100.0 * self.huge_bytes as f64 / self.length as f64 };
         let mut line = format!(
-            "{} MiB of {}: page size {} KiB, {:.0} % in huge pages",
-            self.length >> 20,
+            "{} KiB of {}: page size {} KiB, {:.0} % in huge pages",
+            self.length.div_ceil(1024),
             self.used,
             self.page_size / 1024,
             share.min(100.0)
@@ -66,6 +66,8 @@ pub struct Buffer {
     length: usize,
     owner: Owner,
     obtained: Obtained,
+    /// Pages added to the kernel's pool for this buffer; given back once it is unmapped.
+    _reservation: Option<Reservation>,
 }
 
 impl Buffer {
@@ -121,14 +123,18 @@ impl Buffer {
     fn hugetlb(kind: MemoryKind, length: usize, size_flag: i32) -> Result<Buffer> {
         let page = kind.page_size();
         let needed = (length.div_ceil(page)) as u64;
-        match Pool::of(page as u64) {
+        let reservation = match Pool::of(page as u64) {
             None => bail!("this machine has no {kind}"),
-            // Checked before mapping: a mapping that finds the pool empty later dies of SIGBUS.
-            Some(pool) if pool.free < needed => {
+            Some(pool) if pool.free >= needed => None,
+            Some(_) if may_reserve() => Some(Reservation::make(page as u64, needed)?),
+            // Refused before mapping: a mapping that finds the pool empty later dies of SIGBUS.
+            Some(pool) => {
                 bail!("{needed} needed, {} free; reserve them with --reserve-hugepages as root", pool.free)
             }
-            Some(_) => Buffer::mapped(kind, length, libc::MAP_HUGETLB | size_flag, None),
-        }
+        };
+        let mut buffer = Buffer::mapped(kind, length, libc::MAP_HUGETLB | size_flag, None)?;
+        buffer._reservation = reservation;
+        Ok(buffer)
     }
 
     fn mapped(kind: MemoryKind, length: usize, flags: i32, advice: Option<i32>) -> Result<Buffer> {
@@ -173,7 +179,7 @@ impl Buffer {
 
     fn wrap(start: NonNull<u8>, length: usize, owner: Owner, kind: MemoryKind) -> Buffer {
         let obtained = describe(kind, kind, None, length, Pages::default());
-        Buffer { start, length, owner, obtained }
+        Buffer { start, length, owner, obtained, _reservation: None }
     }
 
     /// Writes one byte to every 4 KiB page, taking all page faults now.

@@ -2,7 +2,20 @@
 
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, io};
+
+static MAY_RESERVE: AtomicBool = AtomicBool::new(false);
+
+/// Allows this process to add huge pages to the kernel's pools (`--reserve-hugepages`).
+pub fn allow_reserving() {
+    MAY_RESERVE.store(true, Ordering::Relaxed);
+}
+
+/// Whether pages may be added to the kernel's pools.
+pub(super) fn may_reserve() -> bool {
+    MAY_RESERVE.load(Ordering::Relaxed)
+}
 
 const ROOT: &str = "/sys/kernel/mm/hugepages";
 

@@ -1,9 +1,20 @@
 //! The reference workloads, one file each. Adding one means adding its file and its line in [`ALL`].
 
 mod about;
+mod access_pattern;
+mod alignment;
+mod atomics;
+mod contiguous;
 mod doorbell_batching;
+mod event_vs_poll;
+mod hugepages;
+mod inline;
+mod lock;
+mod multi_qp;
+mod registering;
 mod registration;
 mod selective_signaling;
+mod shared_cq;
 mod traffic;
 
 pub use about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
@@ -15,8 +26,17 @@ use anyhow::Result;
 /// Every workload, in the order of the claims table.
 pub const ALL: &[&dyn Workload] = &[
     &registration::Registration,
+    &hugepages::HugePages,
+    &contiguous::Contiguous,
+    &multi_qp::MultiQp,
+    &shared_cq::SharedCq,
     &selective_signaling::SelectiveSignaling,
     &doorbell_batching::DoorbellBatching,
+    &inline::Inline,
+    &atomics::Atomics,
+    &alignment::Alignment,
+    &access_pattern::AccessPattern,
+    &event_vs_poll::EventVsPoll,
 ];
 
 /// The workload of that name.

@@ -2,13 +2,14 @@
 
 use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
 use crate::bench::Bench;
-use crate::drive::completion_error;
 use crate::endpoint::{Endpoint, Spec};
 use crate::interrupt;
 use crate::measure::{CpuClock, Latency, Metric, Sample, median};
 use crate::memory::{Buffer, MemoryKind};
 use crate::mr_cache::MrCache;
-use crate::verbs::{Access, Mr, Pd, SendList, WC_BATCH, ffi};
+use crate::sync::execute;
+use crate::table::time;
+use crate::verbs::{Access, Mr, Pd, SendList, ffi};
 use anyhow::{Context as _, Result, bail};
 use std::io;
 use std::rc::Rc;
@@ -116,21 +117,7 @@ fn write(endpoint: &Endpoint, list: &mut SendList, addr: u64, lkey: u32, size: u
     let length = u32::try_from(size).context("size does not fit 32 bits")?;
     list.write(0, ffi::ibv_sge { addr, length, lkey }, endpoint.remote.addr, endpoint.remote.rkey, None);
     list.flag_last(true, false);
-    endpoint.qps[0].post(list)?;
-    let mut completions = [ffi::ibv_wc::default(); WC_BATCH];
-    let start = Instant::now();
-    loop {
-        if endpoint.cqs[0].poll(&mut completions)? > 0 {
-            return match completions[0].error() {
-                None => Ok(()),
-                Some((status, vendor)) => bail!("{}", completion_error(&completions[0], status, vendor)),
-            };
-        }
-        interrupt::check()?;
-        if start.elapsed() > Duration::from_secs(20) {
-            bail!("no completion for 20 s; is the peer still there?");
-        }
-    }
+    execute(&endpoint.qps[0], list)
 }
 
 impl Trial for Writes {
@@ -261,16 +248,6 @@ fn fit(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     }
     let slope = (w * wxy - wx * wy) / determinant;
     Some(((wy - slope * wx) / w, slope))
-}
-
-fn time(nanoseconds: f64) -> String {
-    if nanoseconds < 1_000.0 {
-        format!("{nanoseconds:.0} ns")
-    } else if nanoseconds < 1e6 {
-        format!("{:.1} µs", nanoseconds / 1e3)
-    } else {
-        format!("{:.2} ms", nanoseconds / 1e6)
-    }
 }
 
 /// A forked child that only waits to be killed, so that its copy of our memory stays shared.

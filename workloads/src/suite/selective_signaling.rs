@@ -8,9 +8,10 @@ use crate::endpoint::{Endpoint, Spec};
 use crate::load::Load;
 use crate::measure::Metric;
 use crate::predict::Case;
-use crate::verbs::{Qp, Retry, SendList, State, Transport, WC_BATCH, ffi};
+use crate::sync::next_completion;
+use crate::verbs::{Retry, SendList, State, Transport, ffi};
 use anyhow::{Context as _, Result, bail};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The workload.
 pub struct SelectiveSignaling;
@@ -93,19 +94,6 @@ impl Workload for SelectiveSignaling {
 /// How long to look for a completion that may never come.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Polls until something completes or the time is up.
-fn await_one(qp: &Qp) -> Result<Option<ffi::ibv_wc>> {
-    let mut completions = [ffi::ibv_wc::default(); WC_BATCH];
-    let start = Instant::now();
-    while start.elapsed() < LOOK {
-        crate::interrupt::check()?;
-        if qp.send_cq().poll(&mut completions)? > 0 {
-            return Ok(Some(completions[0]));
-        }
-    }
-    Ok(None)
-}
-
 /// One unsignalled WRITE with a key the peer never gave out.
 fn write_with_bad_key(endpoint: &Endpoint, signaled: bool) -> Result<()> {
     let mut list = SendList::with_capacity(1);
@@ -119,7 +107,7 @@ fn write_with_bad_key(endpoint: &Endpoint, signaled: bool) -> Result<()> {
 fn unsignalled_failure(bench: &Bench) -> Result<Finding> {
     let endpoint = Endpoint::open(bench, &Spec::default())?;
     write_with_bad_key(&endpoint, false)?;
-    let seen = await_one(&endpoint.qps[0])?;
+    let seen = next_completion(&endpoint.qps[0], LOOK)?;
     let state = endpoint.qps[0].state()?;
     let failure = seen.and_then(|wc| wc.error());
     Ok(Finding {
@@ -148,7 +136,7 @@ fn uc_failure(bench: &Bench) -> Result<Finding> {
         }
     };
     write_with_bad_key(&endpoint, true)?;
-    let seen = await_one(&endpoint.qps[0])?;
+    let seen = next_completion(&endpoint.qps[0], LOOK)?;
     let state = endpoint.qps[0].state()?;
     Ok(match seen {
         Some(wc) => Finding {

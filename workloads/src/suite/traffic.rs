@@ -44,9 +44,18 @@ impl Trial for Traffic {
     }
 
     fn notes(&self) -> Vec<String> {
+        let counts = self.endpoint.cqs.iter().map(|cq| cq.counts());
+        let (polls, empty, cqes) =
+            counts.fold((0, 0, 0), |sum, cq| (sum.0 + cq.0, sum.1 + cq.1, sum.2 + cq.2));
+        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         vec![
             format!("local memory: {}", self.endpoint.obtained().describe()),
             format!("remote memory: {}", self.endpoint.remote_memory),
+            format!(
+                "{:.2} polls per completion, {:.0} % of them empty",
+                share(polls, cqes),
+                100.0 * share(empty, polls)
+            ),
         ]
     }
 }

@@ -130,6 +130,11 @@ impl Cq {
         Ok(found.min(WC_BATCH))
     }
 
+    /// Calls of [`Cq::poll`] so far, those that found nothing, and completions reaped.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        (self.tally.polls.get(), self.tally.empty_polls.get(), self.tally.cqes.get())
+    }
+
     /// Asks for an event at the next completion.
     pub fn arm(&self) -> Result<(), VerbsError> {
         self.tally.notify_requests.add(1);

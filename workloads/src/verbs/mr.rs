@@ -50,6 +50,8 @@ pub enum Access {
     Remote,
     /// As [`Access::Remote`], without atomics, for devices that have none.
     RemoteNoAtomics,
+    /// Local access to memory that is paged in on demand instead of pinned.
+    OnDemand,
 }
 
 impl Access {
@@ -59,6 +61,7 @@ impl Access {
             | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         let flags = match self {
             Access::Local => local,
+            Access::OnDemand => local | ffi::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0,
             Access::RemoteNoAtomics => local | remote,
             Access::Remote => local | remote | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0,
         };

@@ -1,0 +1,155 @@
+//! One queue pair, several, far too many; reads and writes apart or mixed.
+
+use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::traffic::Traffic;
+use crate::bench::Bench;
+use crate::emulated;
+use crate::endpoint::Spec;
+use crate::load::{Load, Mix, Op};
+use crate::measure::Metric;
+use crate::predict::{self, Case};
+use crate::table::{rate, time};
+use anyhow::{Context as _, Result, bail};
+
+/// The workload.
+pub struct MultiQp;
+
+static ABOUT: About = About {
+    name: "multi-qp",
+    question: "How many queue pairs does a NIC want, and when are there too many?",
+    claim: "1 / 8 / 16 QPs: 120 k / 680 k / 1.2 M ops/s at 85 / 18 / 9 µs; NICs have 16–32 processing units; use 2–4 QPs per \
+            unit; separate QPs for reads and writes",
+    note: "published unit counts are lower (CX-5 8, CX-6 16), so 2–4 per unit is a low-confidence rule; the three rows are a \
+           closed loop with about 11 requests outstanding in all; too many QPs overflow the NIC's context cache",
+    signal: "QPs live, QPs per peer, WRs per QP, latency per QP",
+    variants: &[
+        Variant { key: "one", label: "1 QP" },
+        Variant { key: "several", label: "N QPs" },
+        Variant { key: "too-many", label: "2,000 QPs" },
+        Variant { key: "mixed", label: "N QPs, reads and writes in turn on each" },
+        Variant { key: "apart", label: "N QPs, half for reads, half for writes" },
+    ],
+    comparisons: &[
+        Comparison {
+            title: "16 QPs instead of one",
+            baseline: "one",
+            optimised: "several",
+            metric: Metric::Rate,
+            reality: Reality::NicOnly,
+        },
+        Comparison {
+            title: "2,000 QPs instead of 16: the collapse",
+            baseline: "several",
+            optimised: "too-many",
+            metric: Metric::Rate,
+            reality: Reality::NicOnly,
+        },
+        Comparison {
+            title: "reads and writes on separate QPs",
+            baseline: "mixed",
+            optimised: "apart",
+            metric: Metric::Rate,
+            reality: Reality::NicOnly,
+        },
+    ],
+    sweep: Some(Sweep {
+        parameter: "QPs",
+        unit: "QPs",
+        values: &[1, 2, 4, 8, 16, 32, 64],
+        usual: 16,
+        variants: &["several", "mixed", "apart"],
+    }),
+};
+
+/// The article's illustration profile: its rows are a closed loop with about this many requests outstanding over all QPs.
+const ARTICLE: &str = "article";
+const ARTICLE_OUTSTANDING: u32 = 11;
+/// The article's rows: QPs, operations per second, median latency in microseconds.
+const ARTICLE_ROWS: [(u32, f64, f64); 3] = [(1, 120e3, 85.0), (8, 680e3, 18.0), (16, 1.2e6, 9.0)];
+
+fn load(bench: &Bench, variant: &str, value: Option<u64>) -> Result<Load> {
+    let several = u32::try_from(value.unwrap_or(16)).context("too many QPs")?;
+    let (qps, mix) = match variant {
+        "one" => (1, Mix::Only(Op::Read)),
+        "several" => (several, Mix::Only(Op::Read)),
+        "too-many" => (2_000, Mix::Only(Op::Read)),
+        "mixed" => (several, Mix::ReadWriteMixed),
+        "apart" => (several, Mix::ReadWriteApart),
+        other => bail!("no variant {other:?}"),
+    };
+    let load = Load {
+        mix,
+        qps,
+        size: bench.size(64)?,
+        window: bench.window(16),
+        region: bench.region(1 << 20),
+        ..Load::default()
+    };
+    Ok(if emulated_as_article(bench) { article(load) } else { load })
+}
+
+fn emulated_as_article(bench: &Bench) -> bool {
+    bench.options.profile.as_deref() == Some(ARTICLE)
+        || (bench.device().label().profile.is_some() && emulated::profile() == ARTICLE)
+}
+
+fn article(load: Load) -> Load {
+    Load { window: ARTICLE_OUTSTANDING, total_window: ARTICLE_OUTSTANDING, ..load }
+}
+
+impl Workload for MultiQp {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn trial(&self, bench: &Bench, variant: &str, value: Option<u64>) -> Result<Box<dyn Trial>> {
+        Traffic::boxed(bench, Spec::default(), load(bench, variant, value)?)
+    }
+
+    fn case(&self, bench: &Bench, variant: &str, value: Option<u64>) -> Result<Option<Case>> {
+        Ok(Some(Case::of(load(bench, variant, value)?)))
+    }
+
+    fn demonstrate(&self, bench: &Bench) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for (qps, claimed_rate, claimed_us) in ARTICLE_ROWS {
+            let load = article(Load { mix: Mix::Only(Op::Read), qps, size: 64, ..Load::default() });
+            let Some(modelled) = predict::alone(ARTICLE, &Case::of(load))? else { continue };
+            let near = |value: f64, claim: f64| (value / claim - 1.0).abs() <= 0.15;
+            findings.push(Finding {
+                statement: format!(
+                    "article, {qps} QPs with {ARTICLE_OUTSTANDING} outstanding: {} at {claimed_us} µs",
+                    rate(claimed_rate)
+                ),
+                observed: format!(
+                    "the model with the illustration profile \"{ARTICLE}\" gives {} at {} (an illustration, not a NIC)",
+                    rate(modelled.ops_per_s),
+                    time(modelled.p50_ns)
+                ),
+                holds: Some(near(modelled.ops_per_s, claimed_rate) && near(modelled.p50_ns, claimed_us * 1e3)),
+            });
+        }
+        let units = bench.device().info.max_qp;
+        findings.push(Finding {
+            statement: "the device says how many QPs it allows, never how many it serves well".into(),
+            observed: format!(
+                "it allows {units}; the number of processing units is not published through verbs"
+            ),
+            holds: None,
+        });
+        Ok(findings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_articles_rows_are_a_closed_loop_of_about_eleven() {
+        for (_, rate, microseconds) in ARTICLE_ROWS {
+            let outstanding = rate * microseconds / 1e6;
+            assert!((outstanding - f64::from(ARTICLE_OUTSTANDING)).abs() < 1.5, "{outstanding}");
+        }
+    }
+}
