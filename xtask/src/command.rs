@@ -18,10 +18,10 @@ pub fn tool(name: &str) -> Result<Command> {
     Ok(Command::new(path))
 }
 
-/// The cargo that runs this task, started in the workspace.
+/// The cargo that runs this task, started in the workspace and building where the caller's would.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(paths::workspace());
+    command.current_dir(paths::workspace()).env("CARGO_TARGET_DIR", paths::target());
     command
 }
 

@@ -53,7 +53,7 @@ pub fn main(options: &Options) -> Result<u8> {
 
 /// What runs in the guest: record the programs, then report.
 fn script() -> Vec<OsString> {
-    let record = "rdma-probe record --output \"$VM_OUT/demo.trace\" -- sh -c";
+    let record = "rdma-probe record -o \"$VM_OUT/demo.trace\" -- sh -c";
     let report = "rdma-probe report \"$VM_OUT/demo.trace\"";
     let script = format!("{record} {} && {report}", quoted(OsStr::new(PROGRAMS)));
     vec!["sh".into(), "-c".into(), script.into()]

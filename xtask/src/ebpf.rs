@@ -88,6 +88,11 @@ pub fn is_current() -> Result<bool> {
     Ok(committed()?.source == source_digest()?)
 }
 
+/// The manifest of the BPF programs, which are no member of the workspace.
+pub fn manifest() -> PathBuf {
+    paths::workspace().join(SOURCE).join("Cargo.toml")
+}
+
 /// True when there are BPF programs and an object made of them.
 pub fn is_committed() -> bool {
     paths::workspace().join(OBJECT).exists()
@@ -110,7 +115,7 @@ fn committed() -> Result<Record> {
 /// Compiles the programs; returns the object's path below `target/`.
 fn compile(toolchain: &Toolchain) -> Result<PathBuf> {
     let source = paths::workspace().join(SOURCE);
-    ensure!(source.join("Cargo.toml").exists(), "there are no BPF programs in {SOURCE}/");
+    ensure!(manifest().exists(), "there are no BPF programs in {SOURCE}/");
     let target = paths::target().join("ebpf");
     let mut cargo = toolchain.cargo();
     cargo.current_dir(&source);

@@ -12,10 +12,10 @@ pub fn workspace() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
-/// Cargo's target folder: `CARGO_TARGET_DIR`, else `target` in the workspace.
+/// Cargo's target folder: `CARGO_TARGET_DIR`, which is relative to the caller's folder, else `target` in the workspace.
 pub fn target() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
-        Some(dir) if !dir.is_empty() => workspace().join(dir),
+        Some(dir) if !dir.is_empty() => std::path::absolute(&dir).unwrap_or_else(|_| dir.into()),
         _ => workspace().join("target"),
     }
 }

@@ -1,33 +1,47 @@
 //! Licences, sources and advisories of the dependencies, by cargo-deny.
 
-use std::process::Command;
-
 use anyhow::Result;
 
 use super::step::{self, Outcome, Steps};
 use crate::command;
+use crate::ebpf;
 use crate::paths;
 use crate::setup::tools;
 
 /// Takes the two steps; skipped with the reason where the tool or the advisory database is out of reach.
 pub fn take(steps: &mut Steps) {
-    steps.take("licences", |verbose| {
-        let Some(mut deny) = deny() else { return Ok(absent()) };
-        let (success, output) =
-            step::run(deny.args(["--offline", "check", "licenses", "bans", "sources"]), verbose)?;
-        Ok((if success { Outcome::Passed(String::new()) } else { Outcome::Failed }, output))
-    });
-    steps.take("advisories", advisories);
+    steps.take("licences", |verbose| each(&["--offline"], &["licenses", "bans", "sources"], verbose));
+    // The database is fetched first.
+    steps.take("advisories", |verbose| each(&[], &["advisories"], verbose));
 }
 
-fn advisories(verbose: bool) -> Result<(Outcome, String)> {
-    let Some(deny) = deny() else { return Ok(absent()) };
-    // The database is fetched first; a network that swallows packets must not hold the tests up.
-    let mut limited = command::tool("timeout")?;
-    limited.arg("120").arg(deny.get_program()).args(deny.get_args()).args(["check", "advisories"]);
-    limited.current_dir(paths::workspace());
-    let (success, output) = step::run(&mut limited, verbose)?;
-    Ok((judged(success, &output), output))
+/// Runs checks on the workspace, and on the BPF programs, which have a lock file of their own.
+fn each(options: &[&str], checks: &[&str], verbose: bool) -> Result<(Outcome, String)> {
+    let Some(deny) = tools::find(tools::DENY) else {
+        let reason = "no cargo-deny here; `cargo xtask setup --deny` builds it";
+        return Ok((Outcome::Skipped(reason.to_owned()), String::new()));
+    };
+    let manifests = [paths::workspace().join("Cargo.toml"), ebpf::manifest()];
+    let mut all = String::new();
+    let mut worst = Outcome::Passed(String::new());
+    for manifest in manifests.iter().filter(|manifest| manifest.exists()) {
+        // A network that swallows packets must not hold the tests up.
+        let mut limited = command::tool("timeout")?;
+        limited.arg("120").arg(&deny).args(["--workspace", "--locked", "--manifest-path"]).arg(manifest);
+        limited
+            .args(options)
+            .args(["check", "--config"])
+            .arg(paths::workspace().join("deny.toml"))
+            .args(checks);
+        let (success, output) = step::run(&mut limited, verbose)?;
+        match judged(success, &output) {
+            Outcome::Passed(_) => {}
+            outcome if worst == Outcome::Failed => drop(outcome),
+            outcome => worst = outcome,
+        }
+        all.push_str(&output);
+    }
+    Ok((worst, all))
 }
 
 /// A database that cannot be had is no finding.
@@ -43,16 +57,6 @@ fn judged(success: bool, output: &str) -> Outcome {
     } else {
         Outcome::Failed
     }
-}
-
-fn deny() -> Option<Command> {
-    let mut command = Command::new(tools::find(tools::DENY)?);
-    command.current_dir(paths::workspace()).args(["--workspace", "--locked"]);
-    Some(command)
-}
-
-fn absent() -> (Outcome, String) {
-    (Outcome::Skipped("no cargo-deny here; `cargo xtask setup --deny` builds it".to_owned()), String::new())
 }
 
 #[cfg(test)]

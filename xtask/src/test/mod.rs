@@ -58,6 +58,11 @@ pub fn main(options: &Options, by: By) -> Result<u8> {
     let mut format = command::cargo();
     format.args(["fmt", "--all", "--check"]);
     steps.command("format", format);
+    if ebpf::manifest().exists() {
+        let mut format = command::cargo();
+        format.args(["fmt", "--check", "--manifest-path"]).arg(ebpf::manifest());
+        steps.command("format, bpf", format);
+    }
     let mut clippy = command::cargo();
     clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
     steps.command("clippy", clippy);

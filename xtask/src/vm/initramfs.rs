@@ -5,6 +5,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -31,6 +32,9 @@ const MODULES: [&str; 11] = [
     "ib_uverbs",
     "rdma_ucm",
 ];
+
+/// How long an initramfs is kept after it was made; making one takes a second.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Commands of [`INIT`] that busybox provides.
 const COMMANDS: [&str; 12] = [
@@ -80,10 +84,27 @@ pub fn for_kernel(kernel: &Kernel) -> Result<PathBuf> {
 
     fs::create_dir_all(&folder).with_context(|| format!("cannot create \"{}\"", folder.display()))?;
     let part = file.with_extension(format!("part-{}", std::process::id()));
-    fs::write(&part, archive(&busybox, &modules)?)
-        .with_context(|| format!("cannot write \"{}\"", part.display()))?;
-    fs::rename(&part, &file).with_context(|| format!("cannot write \"{}\"", file.display()))?;
+    let written = fs::write(&part, archive(&busybox, &modules)?).and_then(|()| fs::rename(&part, &file));
+    if let Err(error) = written {
+        let _ = fs::remove_file(&part);
+        return Err(error).with_context(|| format!("cannot write \"{}\"", file.display()));
+    }
+    forget_old(&folder, &file);
     Ok(file)
+}
+
+/// Removes what was made for kernels and versions of long ago.
+fn forget_old(folder: &Path, keep: &Path) {
+    let old = |path: &Path| {
+        let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
+        modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEPT))
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path != keep && old(&path) {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// Left uncompressed: unpacking costs an emulated processor more than reading does.

@@ -56,6 +56,10 @@ impl Qemu {
         let mut qemu = command::tool("qemu-system-x86_64")?;
         qemu.args(arguments(machine, inherited)?);
         qemu.stdin(if machine.terminal { Stdio::inherit() } else { Stdio::null() });
+        if !machine.terminal {
+            // Ctrl-C is for this process; QEMU would announce on the terminal that it got the signal too.
+            qemu.process_group(0);
+        }
         // Nothing of QEMU's own may mix with the command's output.
         qemu.stdout(if machine.terminal { Stdio::inherit() } else { Stdio::null() });
         let parent = std::process::id();
