@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
@@ -120,16 +122,14 @@ pub fn apt_install(packages: &BTreeSet<&str>, root: Root) -> Result<()> {
     if root == Root::No {
         bail!("installing needs root, and sudo would not work here");
     }
-    let mut renewed = false;
-    if !all_known(packages) {
+    let stale = lists_are_stale() || !all_known(packages);
+    if stale {
         renew(root)?;
-        renewed = true;
     }
     let install = Manager::Apt.install(packages);
-    let first = command::output(&mut root.command(&install));
-    match first {
-        Err(_) if !renewed => {
-            // The usual cause: lists older than the archive name versions it no longer has.
+    match command::output(&mut root.command(&install)) {
+        Err(_) if !stale => {
+            // The usual cause: the archive no longer has the versions that the lists name.
             renew(root)?;
             command::output(&mut root.command(&install)).map(drop)
         }
@@ -143,11 +143,30 @@ fn renew(root: Root) -> Result<()> {
     command::output(&mut root.command(&words)).map(drop).context("cannot renew the package lists")
 }
 
+/// Old lists name versions that are gone, or an old compiler where a security archive has a newer one.
+fn lists_are_stale() -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let lists = Path::new("/var/lib/apt/lists");
+    let empty = !fs::read_dir(lists).is_ok_and(|mut entries| {
+        entries
+            .any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("_Packages")))
+    });
+    let renewed = [modified(lists), modified(&lists.join("partial"))].into_iter().flatten().max();
+    let folder =
+        fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
+    let sources =
+        folder.chain([PathBuf::from("/etc/apt/sources.list")]).filter_map(|path| modified(&path)).max();
+    empty || renewed.is_none_or(|renewed| stale(renewed, sources, SystemTime::now()))
+}
+
+/// Lists go stale after a day, and when the sources they were made from have changed.
+fn stale(renewed: SystemTime, sources: Option<SystemTime>, now: SystemTime) -> bool {
+    let age = now.duration_since(renewed).unwrap_or_default();
+    age > Duration::from_secs(24 * 3600) || sources.is_some_and(|changed| changed > renewed)
+}
+
 /// True when apt's lists have every package.
 fn all_known(packages: &BTreeSet<&str>) -> bool {
-    if fs::read_dir("/var/lib/apt/lists").is_ok_and(|lists| lists.count() == 0) {
-        return false;
-    }
     let Ok(mut show) = command::tool("apt-cache") else { return false };
     command::output(show.args(["show", "--no-all-versions"]).args(packages)).is_ok()
 }
@@ -176,6 +195,17 @@ mod tests {
         let packages = BTreeSet::from(["perftest", "strace"]);
         assert_eq!(Manager::Pacman.install(&packages).join(" "), "pacman -S --needed perftest strace");
         assert!(Manager::Apt.install(&packages).starts_with(&["apt-get".to_owned(), "install".to_owned()]));
+    }
+
+    #[test]
+    fn lists_go_stale_with_age_and_with_changed_sources() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let ago = |hours: u64| now - Duration::from_secs(hours * 3600);
+        assert!(!stale(ago(1), Some(ago(2)), now));
+        assert!(!stale(ago(1), None, now));
+        assert!(stale(ago(30), Some(ago(50)), now));
+        assert!(stale(ago(2), Some(ago(1)), now));
+        assert!(!stale(now + Duration::from_secs(60), Some(now), now), "a clock that went back");
     }
 
     #[test]

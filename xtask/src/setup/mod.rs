@@ -149,6 +149,14 @@ fn linker() -> Result<()> {
         return Ok(());
     }
     let major = tools::debian_llvm_major()?;
+    let known = tools::LINKER_LLVM;
+    if !known.contains(&major) {
+        bail!(
+            "bpf-linker is known to build with LLVM {} to {}, and the compiler here has LLVM {major}: upgrade rustc-web",
+            known.start(),
+            known.end()
+        );
+    }
     let header = format!("/usr/lib/llvm-{major}/include/llvm/IR/Module.h");
     if !std::path::Path::new(&header).exists() {
         let package = format!("llvm-{major}-dev");

@@ -1,5 +1,6 @@
 //! Tools that cargo builds, kept in the cache so that a clean clone does not build them again.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -25,6 +26,8 @@ pub struct Tool {
 
 /// Name of the linker for BPF objects.
 pub const LINKER: &str = "bpf-linker";
+/// LLVM versions for which that version of the linker has a feature.
+pub const LINKER_LLVM: RangeInclusive<u32> = 21..=23;
 /// Name of the checker of dependencies.
 pub const DENY: &str = "cargo-deny";
 
