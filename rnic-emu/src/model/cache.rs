@@ -1,0 +1,170 @@
+//! A set-associative cache with least-recently-used replacement: QP contexts, keys, translations, work queue elements.
+//!
+//! The set is the high end of a hash of the key, scaled to the number of sets. Multiplying the sets therefore splits each
+//! set into whole parts, so a cache made n times larger hits wherever the smaller one did.
+
+use super::rng::mix;
+
+const EMPTY: u64 = u64::MAX;
+
+/// Lookups and hits of one cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CacheCounts {
+    /// Lookups made.
+    pub lookups: u64,
+    /// Those that found their entry.
+    pub hits: u64,
+}
+
+impl CacheCounts {
+    /// Share of lookups that hit; none when there were none.
+    pub fn hit_rate(&self) -> Option<f64> {
+        (self.lookups > 0).then(|| self.hits as f64 / self.lookups as f64)
+    }
+
+    /// What was counted after `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self { lookups: self.lookups - earlier.lookups, hits: self.hits - earlier.hits }
+    }
+}
+
+/// One cache. Its array is allocated at the first lookup.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// `sets` rows of `ways` keys, most recently used first.
+    keys: Vec<u64>,
+    ways: usize,
+    sets: u64,
+    counts: CacheCounts,
+}
+
+impl Cache {
+    /// A cache of `entries` keys in rows of `ways`. `entries` is rounded down to whole rows; 0 entries never hit.
+    pub fn new(entries: u64, ways: u64) -> Self {
+        let ways = ways.clamp(1, entries.max(1));
+        Self { keys: Vec::new(), ways: ways as usize, sets: entries / ways, counts: CacheCounts::default() }
+    }
+
+    /// Looks `key` up and loads it if it was not there. True for a hit.
+    pub fn touch(&mut self, key: u64) -> bool {
+        self.counts.lookups += 1;
+        let hit = self.load(key);
+        self.counts.hits += u64::from(hit);
+        hit
+    }
+
+    /// Puts `key` there without counting a lookup. True if it was there already.
+    pub fn load(&mut self, key: u64) -> bool {
+        if self.sets == 0 {
+            return false;
+        }
+        if self.keys.is_empty() {
+            self.keys = vec![EMPTY; self.sets as usize * self.ways];
+        }
+        let set = ((u128::from(mix(key)) * u128::from(self.sets)) >> 64) as usize;
+        let row = &mut self.keys[set * self.ways..(set + 1) * self.ways];
+        if row[0] == key {
+            return true;
+        }
+        let found = row.iter().position(|&k| k == key);
+        row.copy_within(0..found.unwrap_or(row.len() - 1), 1);
+        row[0] = key;
+        found.is_some()
+    }
+
+    /// Throws out every key in the range: a region was deregistered.
+    pub fn evict_range(&mut self, range: std::ops::Range<u64>) {
+        if self.keys.is_empty() {
+            return;
+        }
+        if range.end - range.start <= self.sets {
+            range.for_each(|key| self.evict(key));
+            return;
+        }
+        for row in self.keys.chunks_mut(self.ways) {
+            let mut kept = 0;
+            for i in 0..row.len() {
+                if !range.contains(&row[i]) {
+                    row[kept] = row[i];
+                    kept += 1;
+                }
+            }
+            row[kept..].fill(EMPTY);
+        }
+    }
+
+    fn evict(&mut self, key: u64) {
+        let set = ((u128::from(mix(key)) * u128::from(self.sets)) >> 64) as usize;
+        let row = &mut self.keys[set * self.ways..(set + 1) * self.ways];
+        if let Some(at) = row.iter().position(|&k| k == key) {
+            row.copy_within(at + 1.., at);
+            row[self.ways - 1] = EMPTY;
+        }
+    }
+
+    /// Lookups and hits so far.
+    pub fn counts(&self) -> CacheCounts {
+        self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::rng::Rng;
+
+    #[test]
+    fn a_working_set_within_the_capacity_hits_and_one_far_beyond_misses() {
+        let mut cache = Cache::new(1024, 16);
+        for _ in 0..4 {
+            (0..512).for_each(|k| {
+                cache.touch(k);
+            });
+        }
+        assert!(cache.counts().hit_rate() > Some(0.74));
+        let mut cache = Cache::new(1024, 16);
+        for _ in 0..4 {
+            (0..4096).for_each(|k| {
+                cache.touch(k);
+            });
+        }
+        assert!(cache.counts().hit_rate() < Some(0.01));
+    }
+
+    #[test]
+    fn random_use_hits_as_often_as_the_share_that_fits() {
+        let (mut cache, mut rng) = (Cache::new(2048, 8), Rng::new(1));
+        (0..300_000).for_each(|_| {
+            cache.touch(rng.below(8192));
+        });
+        let rate = cache.counts().hit_rate().expect("lookups were made");
+        assert!((rate - 0.25).abs() < 0.01, "{rate}");
+    }
+
+    #[test]
+    fn twice_the_sets_hit_wherever_the_half_did() {
+        let (mut small, mut large, mut rng) = (Cache::new(96, 8), Cache::new(192, 8), Rng::new(3));
+        for _ in 0..100_000 {
+            let key = rng.below(100) * rng.below(10);
+            let (in_small, in_large) = (small.touch(key), large.touch(key));
+            assert!(!in_small || in_large, "{key}");
+        }
+    }
+
+    #[test]
+    fn eviction_by_range_leaves_the_others() {
+        let mut cache = Cache::new(64, 8);
+        (0..32).for_each(|k| {
+            cache.load(k);
+        });
+        cache.evict_range(0..16);
+        assert!((16..32).all(|k| cache.load(k)));
+        assert!(!cache.load(3));
+    }
+
+    #[test]
+    fn a_cache_of_nothing_never_hits() {
+        let mut cache = Cache::new(0, 8);
+        assert!(!cache.touch(1) && !cache.touch(1));
+    }
+}

@@ -1,0 +1,98 @@
+//! How sure a prediction is: the same comparison over the plausible ranges of the parameters.
+
+use serde::Serialize;
+
+use super::drive::{LoadSpec, SpecError, drive};
+use super::profile::{Key, Profile};
+use super::rng::Rng;
+
+/// A predicted ratio and how far it could be off.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// With the profile's own values: rate of the second load over that of the first.
+    pub ratio: f64,
+    /// Median over the samples.
+    pub median: f64,
+    /// 5 in 100 samples are below.
+    pub low: f64,
+    /// 5 in 100 samples are above.
+    pub high: f64,
+    /// Parameters that were varied.
+    pub varied: usize,
+    /// Those that matter most: name, and the correlation of their value with the ratio.
+    pub drivers: Vec<(&'static str, f64)>,
+}
+
+/// Rate of load `b` over rate of load `a` for the profile, and its spread when every uncertain parameter is drawn from its
+/// plausible range: `samples` draws, spread evenly over each range (Latin hypercube). Deterministic by `seed`.
+pub fn predict_range(
+    profile: &Profile,
+    a: &LoadSpec,
+    b: &LoadSpec,
+    samples: u32,
+    seed: u64,
+) -> Result<Prediction, SpecError> {
+    let ratio = |p: &Profile| -> Result<f64, SpecError> {
+        Ok(drive(p, b)?.ops_per_s / drive(p, a)?.ops_per_s.max(f64::MIN_POSITIVE))
+    };
+    let own = ratio(profile)?;
+    let samples = samples.max(1) as usize;
+    let draws = latin_hypercube(profile, samples, &mut Rng::new(seed));
+    let mut ratios = Vec::with_capacity(samples);
+    for i in 0..samples {
+        let mut sample = profile.clone();
+        for (key, values) in &draws {
+            // A value inside the profile's own range was accepted when the profile was read.
+            let _ = sample.set(*key, values[i]);
+        }
+        ratios.push(ratio(&sample)?);
+    }
+    let mut drivers: Vec<_> =
+        draws.iter().map(|(key, values)| (key.def().name, correlation(values, &ratios))).collect();
+    drivers.sort_by(|x, y| y.1.abs().total_cmp(&x.1.abs()));
+    drivers.truncate(3);
+    ratios.sort_by(f64::total_cmp);
+    let at = |share: f64| ratios[((samples - 1) as f64 * share).round() as usize];
+    Ok(Prediction {
+        ratio: own,
+        median: at(0.5),
+        low: at(0.05),
+        high: at(0.95),
+        varied: draws.len(),
+        drivers,
+    })
+}
+
+/// For each uncertain parameter, one value from each of `samples` equal parts of its range, in random order.
+fn latin_hypercube(profile: &Profile, samples: usize, rng: &mut Rng) -> Vec<(Key, Vec<f64>)> {
+    let mut draws = Vec::new();
+    for (key, param) in profile.uncertain() {
+        let (low, high) = param.range;
+        let mut values: Vec<f64> = (0..samples)
+            .map(|i| {
+                let share = (i as f64 + rng.unit()) / samples as f64;
+                let value = low + (high - low) * share;
+                if key.def().whole { value.round() } else { value }
+            })
+            .collect();
+        for i in (1..samples).rev() {
+            values.swap(i, rng.below(i as u64 + 1) as usize);
+        }
+        draws.push((key, values));
+    }
+    draws
+}
+
+/// Correlation coefficient; 0 where either does not vary.
+fn correlation(x: &[f64], y: &[f64]) -> f64 {
+    let n = x.len() as f64;
+    let mean = |v: &[f64]| v.iter().sum::<f64>() / n;
+    let (mx, my) = (mean(x), mean(y));
+    let (mut sxy, mut sxx, mut syy) = (0.0, 0.0, 0.0);
+    for (a, b) in x.iter().zip(y) {
+        sxy += (a - mx) * (b - my);
+        sxx += (a - mx).powi(2);
+        syy += (b - my).powi(2);
+    }
+    if sxx == 0.0 || syy == 0.0 { 0.0 } else { sxy / (sxx * syy).sqrt() }
+}

@@ -1,0 +1,236 @@
+//! The queue of events to come: a timing wheel.
+//!
+//! Almost every event lies within a few microseconds, so an event is put into one of 4,096 slots of 8 ns by its time (a
+//! linked list through one arena: no allocation in steady state) and a slot is sorted only when its turn comes. Events
+//! beyond the wheel's 33 µs wait in a heap. Equal times keep the order in which they were pushed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::time::Ps;
+
+const SHIFT: u32 = 13;
+const SLOTS: usize = 4096;
+const MASK: u64 = SLOTS as u64 - 1;
+const NONE: u32 = u32::MAX;
+
+/// What is to happen: a kind and two numbers whose meaning the kind decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Event<K> {
+    /// What happens.
+    pub kind: K,
+    /// To whom: a QP, a work request, a node.
+    pub a: u32,
+    /// A further argument.
+    pub b: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node<K> {
+    time: Ps,
+    seq: u64,
+    event: Event<K>,
+    next: u32,
+}
+
+/// Events ordered by time, first in first out among equals.
+#[derive(Clone, Debug)]
+pub struct Wheel<K> {
+    heads: Vec<u32>,
+    /// One bit per slot, and one bit per word of those: the next occupied slot is found in two looks.
+    bits: [u64; SLOTS / 64],
+    summary: u64,
+    arena: Vec<Node<K>>,
+    free: u32,
+    /// The slot whose turn it is, sorted latest first.
+    current: Vec<Node<K>>,
+    /// Absolute number of that slot.
+    cursor: u64,
+    far: BinaryHeap<Reverse<(Ps, u64, Event<K>)>>,
+    seq: u64,
+    in_wheel: usize,
+}
+
+impl<K: Copy + Ord> Default for Wheel<K> {
+    fn default() -> Self {
+        Self {
+            heads: vec![NONE; SLOTS],
+            bits: [0; SLOTS / 64],
+            summary: 0,
+            arena: Vec::new(),
+            free: NONE,
+            current: Vec::new(),
+            cursor: 0,
+            far: BinaryHeap::new(),
+            seq: 0,
+            in_wheel: 0,
+        }
+    }
+}
+
+impl<K: Copy + Ord> Wheel<K> {
+    /// Adds an event. A time already past counts as the present.
+    pub fn push(&mut self, time: Ps, event: Event<K>) {
+        self.seq += 1;
+        let slot = time >> SHIFT;
+        if slot <= self.cursor {
+            let node = Node { time, seq: self.seq, event, next: NONE };
+            let place = self.current.partition_point(|n| n.time > time);
+            self.current.insert(place, node);
+        } else if slot - self.cursor < SLOTS as u64 {
+            self.link(slot, time, self.seq, event);
+        } else {
+            self.far.push(Reverse((time, self.seq, event)));
+        }
+    }
+
+    /// Time of the earliest event.
+    pub fn next_time(&mut self) -> Option<Ps> {
+        if self.current.is_empty() {
+            self.turn();
+        }
+        self.current.last().map(|n| n.time)
+    }
+
+    /// Takes the earliest event if it is due by `until`.
+    pub fn pop_until(&mut self, until: Ps) -> Option<(Ps, Event<K>)> {
+        if self.next_time()? > until {
+            return None;
+        }
+        self.current.pop().map(|n| (n.time, n.event))
+    }
+
+    /// Number of events waiting.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.current.len() + self.in_wheel + self.far.len()
+    }
+
+    fn link(&mut self, slot: u64, time: Ps, seq: u64, event: Event<K>) {
+        let at = (slot & MASK) as usize;
+        let node = Node { time, seq, event, next: self.heads[at] };
+        let index = if self.free == NONE {
+            self.arena.push(node);
+            (self.arena.len() - 1) as u32
+        } else {
+            let index = self.free;
+            self.free = self.arena[index as usize].next;
+            self.arena[index as usize] = node;
+            index
+        };
+        self.heads[at] = index;
+        self.bits[at / 64] |= 1 << (at % 64);
+        self.summary |= 1 << (at / 64);
+        self.in_wheel += 1;
+    }
+
+    /// Makes the next occupied slot the current one. The current one must be empty.
+    fn turn(&mut self) {
+        if self.in_wheel == 0 {
+            let Some(Reverse((time, ..))) = self.far.peek() else { return };
+            self.cursor = (time >> SHIFT).saturating_sub(1);
+        }
+        self.bring_near();
+        let Some(slot) = self.next_occupied() else { return };
+        self.cursor = slot;
+        let at = (slot & MASK) as usize;
+        let mut index = self.heads[at];
+        self.heads[at] = NONE;
+        self.bits[at / 64] &= !(1 << (at % 64));
+        if self.bits[at / 64] == 0 {
+            self.summary &= !(1 << (at / 64));
+        }
+        while index != NONE {
+            let node = self.arena[index as usize];
+            self.arena[index as usize].next = self.free;
+            self.free = index;
+            self.in_wheel -= 1;
+            self.current.push(node);
+            index = node.next;
+        }
+        if self.current.len() > 1 {
+            self.current.sort_unstable_by_key(|n| Reverse((n.time, n.seq)));
+        }
+    }
+
+    /// Moves events from the heap that the wheel reaches by now.
+    fn bring_near(&mut self) {
+        while let Some(&Reverse((time, seq, event))) = self.far.peek() {
+            let slot = time >> SHIFT;
+            if slot - self.cursor >= SLOTS as u64 {
+                return;
+            }
+            self.far.pop();
+            self.link(slot, time, seq, event);
+        }
+    }
+
+    /// First occupied slot after the cursor, going round once.
+    fn next_occupied(&self) -> Option<u64> {
+        if self.summary == 0 {
+            return None;
+        }
+        let start = ((self.cursor + 1) & MASK) as usize;
+        let (word, bit) = (start / 64, start % 64);
+        let here = self.bits[word] >> bit << bit;
+        let found = if here != 0 {
+            word * 64 + here.trailing_zeros() as usize
+        } else {
+            // Words after this one; then, round the end, from the first up to this one's lower bits.
+            let later = if word == 63 { 0 } else { self.summary >> (word + 1) << (word + 1) };
+            let word = if later != 0 { later } else { self.summary }.trailing_zeros() as usize;
+            word * 64 + self.bits[word].trailing_zeros() as usize
+        };
+        let distance = (found as u64).wrapping_sub(start as u64) & MASK;
+        Some(self.cursor + 1 + distance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::rng::Rng;
+
+    #[test]
+    fn events_come_out_by_time_and_equal_times_in_order_of_pushing() {
+        let mut rng = Rng::new(7);
+        let mut wheel = Wheel::default();
+        let mut pending = 0u64;
+        let (mut now, mut last, mut pushed) = (0, (0, 0), 0u32);
+        for round in 0..200_000u64 {
+            let spread = [10, 5_000, 3_000_000, 400_000_000][(round % 4) as usize];
+            let time = now + rng.below(spread);
+            wheel.push(time, Event { kind: 0u8, a: pushed, b: 0 });
+            pushed += 1;
+            pending += 1;
+            if rng.below(3) > 0 {
+                let (time, event) = wheel.pop_until(Ps::MAX).expect("one was just pushed");
+                assert!(
+                    time > last.0 || (time == last.0 && event.a > last.1),
+                    "{time} {event:?} after {last:?}"
+                );
+                last = (time, event.a);
+                now = time;
+                pending -= 1;
+            }
+        }
+        while let Some((time, event)) = wheel.pop_until(Ps::MAX) {
+            assert!(time > last.0 || (time == last.0 && event.a > last.1));
+            last = (time, event.a);
+            pending -= 1;
+        }
+        assert_eq!(pending, 0);
+        assert_eq!(wheel.len(), 0);
+    }
+
+    #[test]
+    fn nothing_comes_out_before_its_time() {
+        let mut wheel = Wheel::default();
+        wheel.push(1_000_000_000, Event { kind: 0u8, a: 0, b: 0 });
+        assert_eq!(wheel.pop_until(999_999_999), None);
+        assert_eq!(wheel.next_time(), Some(1_000_000_000));
+        wheel.push(5, Event { kind: 0u8, a: 1, b: 0 });
+        assert_eq!(wheel.pop_until(10).map(|(t, e)| (t, e.a)), Some((5, 1)));
+        assert_eq!(wheel.pop_until(1_000_000_000).map(|(_, e)| e.a), Some(0));
+    }
+}
