@@ -6,4 +6,5 @@ pub mod model;
 pub mod providers;
 pub mod report;
 pub mod sample;
+pub mod tap;
 pub mod trace;

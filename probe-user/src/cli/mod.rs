@@ -5,6 +5,7 @@ mod probes;
 mod providers;
 mod record;
 mod report;
+mod tap;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ enum Command {
     Probes(probes::Args),
     Devices(devices::Args),
     Providers(providers::Args),
+    Tap(tap::Args),
 }
 
 /// Arguments that clap could not judge alone: answered with exit status 2.
@@ -46,6 +48,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Probes(args) => probes::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Providers(args) => providers::run(args),
+        Command::Tap(args) => tap::run(args),
     }
 }
 

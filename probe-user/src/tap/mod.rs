@@ -1,0 +1,35 @@
+//! The counters of a process that runs under `verbs-tap`, read from the memory it shares.
+//!
+//! They are exact and need no privilege beyond that of looking into the process. The file stays readable after the
+//! process has ended, for whoever opened it before. Layout in [`probe_common::tap`].
+
+mod file;
+mod reading;
+
+use std::path::{Path, PathBuf};
+
+pub use file::{Tap, TapError};
+pub use reading::{Counts, Kind, Object, Reading, ThreadCounts};
+
+/// File name of the preloadable library.
+pub const LIBRARY: &str = "libverbs_tap.so";
+
+/// Where the library is: beside the running program, or where installations keep it. `None` if it is at none of these.
+pub fn library() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let beside = program.parent()?;
+    [beside.join(LIBRARY), beside.join("deps").join(LIBRARY), beside.join("../lib/rdma-probe").join(LIBRARY)]
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
+/// `LD_PRELOAD` for a program that is to run under the tap: before whatever is preloaded already, so that the verbs of
+/// an emulated device are behind the tap.
+pub fn preload(library: &Path) -> std::ffi::OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(already) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+        value.push(":");
+        value.push(already);
+    }
+    value
+}
