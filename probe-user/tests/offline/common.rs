@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use probe_user::model::bucket_of;
 use probe_user::sample::{
-    Call, CallCount, Detail, Event, Footer, Header, Histogram, Process, ProcessId, ProcessSample, Record,
-    RegistrationSplit, SCHEMA, Sample,
+    Call, CallCount, Detail, Device, Event, Footer, Gid, Header, Histogram, Port, Probe, Process, ProcessId,
+    ProcessSample, QpAttributes, Record, RegistrationSplit, SCHEMA, Sample, Verdict,
 };
 
 pub const ALICE: ProcessId = ProcessId { pid: 100, start_ns: 5 };
@@ -49,4 +50,114 @@ pub fn sample(id: ProcessId, t_ns: u64, call: Call, count: CallCount, latency: &
 
 pub fn footer(reason: &str) -> Footer {
     Footer { reason: reason.into(), ..Footer::default() }
+}
+
+/// One record of every kind, one event with every kind of detail, one probe with every verdict.
+pub fn every_kind_of_record() -> Vec<Record> {
+    let device = Device {
+        name: "rxe0".into(),
+        driver: "rdma_rxe".into(),
+        ports: vec![Port {
+            number: 1,
+            state: "ACTIVE".into(),
+            gids: vec![Gid { index: 1, gid: "::1".into(), gid_type: "RoCE v2".into() }],
+            counters: BTreeMap::from([("sent_pkts".into(), 5)]),
+            ..Port::default()
+        }],
+        ..Device::default()
+    };
+    let verdicts = [
+        Verdict::Live,
+        Verdict::Sampled { share: 0.5 },
+        Verdict::NotHere { why: "no such symbol".into() },
+        Verdict::Denied { missing: "CAP_BPF".into() },
+        Verdict::Broken { report: "attach: EINVAL".into() },
+    ];
+    let split = RegistrationSplit {
+        kernel_ns: Some(80),
+        pin_ns: Some(50),
+        dma_map_ns: Some(10),
+        driver_ns: Some(5),
+        page_faults: Some(2),
+    };
+    let mut registered = mr(1, 0x1000, 8192);
+    if let Detail::Mr { split: inside, .. } = &mut registered {
+        *inside = split;
+    }
+    let attributes = QpAttributes {
+        qp: 10,
+        qpn: 17,
+        attr_mask: 0x1e_0000,
+        from: Some("INIT".into()),
+        to: Some("RTR".into()),
+        path_mtu_bytes: Some(1024),
+        dest_qpn: Some(18),
+        dgid: Some("::1".into()),
+        dlid: Some(0),
+        sgid_index: Some(1),
+        traffic_class: Some(0),
+        port: Some(1),
+        timeout: Some(14),
+        retry_cnt: Some(7),
+        rnr_retry: Some(7),
+        min_rnr_timer: Some(12),
+        max_rd_atomic: Some(1),
+        max_dest_rd_atomic: Some(1),
+    };
+    let qp = Detail::Qp {
+        qp: 10,
+        pd: 1,
+        qpn: 17,
+        qp_type: "RC".into(),
+        send_cq: 5,
+        recv_cq: 5,
+        srq: 6,
+        max_send_wr: 128,
+        max_recv_wr: 512,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_bytes: 220,
+        sq_sig_all: false,
+    };
+    let pages = Detail::Pages { addr: 0x1000, length_bytes: 8192, page_faults: 2, in_registration: true };
+    let details = [
+        (Call::OpenDevice, Detail::Object { object: 2 }),
+        (Call::AllocPd, Detail::Object { object: 1 }),
+        (Call::KernelPin, pages),
+        (Call::RegMr, registered),
+        (Call::CreateCq, Detail::Cq { cq: 5, cqe: 256, channel: 7 }),
+        (Call::CreateSrq, Detail::Srq { srq: 6, max_wr: 512 }),
+        (Call::CreateQp, qp),
+        (Call::ModifyQp, Detail::ModifyQp(attributes)),
+        (Call::AckCqEvents, Detail::Wait { object: 5, value: 1 }),
+        (Call::CmConnect, Detail::Cm { id: 9, event: 0, status: 0 }),
+        (Call::CmGetEvent, Detail::Cm { id: 9, event: 9, status: 0 }),
+        (Call::GetCqEvent, Detail::None),
+    ];
+    let mut records = vec![
+        Record::Header(Header { command: vec!["app".into()], devices: vec![device.clone()], ..header() }),
+        process(ALICE, "alice"),
+    ];
+    records.extend(verdicts.into_iter().enumerate().map(|(i, verdict)| {
+        Record::Probe(Probe {
+            name: format!("probe{i}"),
+            place: "/lib/x.so+0x10".into(),
+            call: Some(Call::RegMr),
+            t_ns: 1,
+            verdict,
+        })
+    }));
+    records.extend(details.into_iter().enumerate().map(|(i, (call, detail))| {
+        let mut event = event(ALICE, 1000 * (i as u64 + 1), 100, call, detail);
+        event.stack = vec![0x1234, 0x5678];
+        Record::Event(event)
+    }));
+    let mut failed = event(ALICE, 50_000, 100, Call::RegMr, Detail::None);
+    failed.errno = 12;
+    records.push(Record::Event(failed));
+    let count = CallCount { entered: 2, returned: 2, failed: 1, bytes: 8192, total_ns: 200 };
+    records.push(sample(ALICE, 60_000, Call::RegMr, count, &[(bucket_of(100), 2)]));
+    records.push(Record::Sample(Sample { t_ns: 70_000, devices: vec![device], ..Sample::default() }));
+    records.push(Record::Footer(Footer { exit_status: Some(0), ..footer("target exited") }));
+    records
 }

@@ -4,4 +4,5 @@
 
 mod common;
 mod report;
+mod schemas;
 mod trace;
