@@ -3,88 +3,80 @@
 use crate::bench::Bench;
 use crate::cli::{Cli, Command, Common};
 use crate::compare::{self, Point};
-use crate::device::Device;
-use crate::emulated;
+use crate::device::{Device, DeviceKind, DeviceLabel};
 use crate::error::{self, usage};
 use crate::exchange::Wire;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, clock};
+use crate::output::{emit, json};
+use crate::probe::{self, Checked};
 use crate::progress::Progress;
-use crate::responder;
-use crate::suite::{self, Workload};
-use crate::{memory, print, truth};
+use crate::suite::{self, Finding, Workload};
+use crate::{emulated, memory, plot, print, responder, truth};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
-use std::io::Write as _;
+use std::ffi::OsString;
 use std::net::{Ipv6Addr, TcpListener};
 
 /// Runs the command line.
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
-        Command::List { json } => list(json),
+        Command::List { json: false } => emit(None, &print::list(suite::ALL)),
+        Command::List { json: true } => {
+            emit(None, &json(&suite::ALL.iter().map(|workload| workload.about()).collect::<Vec<_>>())?)
+        }
         Command::Run { name, variants, values, common } => {
             let workload = suite::find(&name)?;
+            let about = workload.about();
             for key in &variants {
-                if workload.about().variant(key).is_none() {
-                    let known: Vec<_> = workload.about().variants.iter().map(|variant| variant.key).collect();
+                if about.variant(key).is_none() {
+                    let known: Vec<_> = about.variants.iter().map(|variant| variant.key).collect();
                     return Err(usage(format!("{name} has no variant {key:?}; it has {}", known.join(", "))));
                 }
             }
-            if values.is_some() && workload.about().sweep.is_none() {
+            if values.is_some() && about.sweep.is_none() {
                 return Err(usage(format!("{name} sweeps nothing; leave --values out")));
+            }
+            if values.iter().flatten().any(|&value| value == 0 || value > 1 << 40) {
+                return Err(usage(format!("a value of --values is out of range; give 1 to {}", 1u64 << 40)));
             }
             measure(workload, &variants, values.as_deref(), &common)
         }
-        Command::Compare { name, probe: _, common } => {
+        Command::Compare { name, probe, common } => {
             let workloads = if name == "all" { suite::ALL.to_vec() } else { vec![suite::find(&name)?] };
-            compare(&workloads, name == "all", &common)
+            if common.plot.is_some() && workloads.len() > 1 {
+                return Err(usage("--plot draws one workload; name it instead of \"all\""));
+            }
+            if probe && (common.client.is_some() || common.server) {
+                return Err(usage("--probe checks this host's own process; leave --server and --client out"));
+            }
+            compare(&workloads, name == "all", probe, &common)
         }
     }
-}
-
-fn list(json: bool) -> Result<()> {
-    if !json {
-        return say(&print::list(suite::ALL));
-    }
-    let entries: Vec<_> = suite::ALL.iter().map(|workload| entry(*workload)).collect();
-    say_json(&entries)
-}
-
-fn entry(workload: &dyn Workload) -> serde_json::Value {
-    let about = workload.about();
-    serde_json::json!({
-        "name": about.name,
-        "question": about.question,
-        "claim": about.claim,
-        "note": about.note,
-        "signal": about.signal,
-        "variants": about.variants.iter().map(|variant| serde_json::json!({"key": variant.key, "label": variant.label}))
-            .collect::<Vec<_>>(),
-        "comparisons": about.comparisons.iter().map(|comparison| serde_json::json!({
-            "title": comparison.title, "baseline": comparison.baseline, "optimised": comparison.optimised,
-            "metric": comparison.metric, "reality": comparison.reality,
-        })).collect::<Vec<_>>(),
-        "sweep": about.sweep.as_ref().map(|sweep| serde_json::json!({
-            "parameter": sweep.parameter, "unit": sweep.unit, "values": sweep.values, "variants": sweep.variants,
-        })),
-    })
 }
 
 /// Opens the device, starting over under the emulated one where there is none to open.
 fn device(common: &Common) -> Result<Device> {
     let wanted = if common.emulated { Some("emu0") } else { common.device.as_deref() };
-    let emulated_wanted = common.emulated || wanted.is_some_and(|name| name.starts_with("emu"));
+    let emulated_wanted = wanted.is_some_and(|name| name.starts_with("emu"));
     if emulated_wanted && !emulated::is_loaded() {
-        emulated::start_over(common.profile.as_deref())?;
+        match emulated::start_over(common.profile.as_deref())? {}
     }
-    match Device::choose(wanted)? {
-        Some(device) => Ok(device),
+    let device = match Device::choose(wanted)? {
+        Some(device) => device,
         None => {
             if !emulated::is_loaded() {
                 eprintln!("rdma-workload: no usable RDMA device here; using the emulated RNIC");
             }
             match emulated::start_over(common.profile.as_deref())? {}
         }
+    };
+    if common.profile.is_some() && device.kind != DeviceKind::Emulated {
+        return Err(usage(format!(
+            "--profile is for the emulated device, and {} is a {}; add --emulated",
+            device.info.name, device.kind
+        )));
     }
+    Ok(device)
 }
 
 /// The bench, or `None` when this process was asked to serve and has done so.
@@ -99,7 +91,7 @@ fn bench(common: &Common, sweeping: bool) -> Result<Option<Bench>> {
         memory::allow_reserving();
     }
     if common.server {
-        serve(&device, common.port)?;
+        serve(&device, common)?;
         return Ok(None);
     }
     match &common.client {
@@ -108,7 +100,8 @@ fn bench(common: &Common, sweeping: bool) -> Result<Option<Bench>> {
     }
 }
 
-fn serve(device: &Device, port: u16) -> Result<()> {
+fn serve(device: &Device, common: &Common) -> Result<()> {
+    let port = common.port;
     // An IPv6 socket takes IPv4 as well; a host without IPv6 gets an IPv4 one.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind(("0.0.0.0", port)))
@@ -118,7 +111,15 @@ fn serve(device: &Device, port: u16) -> Result<()> {
     let before = truth::total();
     eprintln!("rdma-workload: {} connected", wire.peer());
     responder::serve(device, &mut wire)?;
-    say_json(&serde_json::json!({ "served": wire.peer(), "ground_truth": truth::total() - before }))
+    let served = Served { served: wire.peer(), ground_truth: truth::total() - before };
+    emit(common.output.as_deref(), &json(&served)?)
+}
+
+/// What a responder did, when its requester has gone.
+#[derive(Serialize)]
+struct Served<'a> {
+    served: &'a str,
+    ground_truth: truth::Truth,
 }
 
 fn measure(
@@ -128,64 +129,100 @@ fn measure(
     common: &Common,
 ) -> Result<()> {
     let Some(bench) = bench(common, true)? else { return Ok(()) };
-    let before = truth::total();
     let mut progress = Progress::new();
     let points = compare::sweep(&bench, workload, variants, values, &mut progress)?;
     // A single variant is measured by itself: its ground truth must not contain the demonstrations' failures.
     let findings = if variants.is_empty() { workload.demonstrate(&bench)? } else { Vec::new() };
     drop(progress);
+    draw(workload, &points, &bench, common)?;
     let about = workload.about();
+    let kind = bench.device().kind;
     if common.json {
-        return say_json(&RunOutput {
+        let measured = Measured {
             name: about.name,
             claim: about.claim,
+            pid: std::process::id(),
             device: bench.device().label(),
-            clock: crate::outcome::clock(bench.device().kind),
+            clock: clock(kind),
             parameter: about.sweep.as_ref().map(|sweep| sweep.parameter),
             unit: about.sweep.as_ref().map(|sweep| sweep.unit),
             points: &points,
             findings: &findings,
-            ground_truth: truth::total() - before,
-        });
+            ground_truth: truth::total(),
+        };
+        // Only what the process itself does until its end may follow: the ground truth covers what is destroyed below.
+        return finish(bench, measured, common);
     }
-    say(&format!(
-        "{} on {} ({})\n  {}\n\n{}  ({})\n{}",
+    let text = format!(
+        "{} on {} ({kind})\n  {}\n\n{}  ({})\n{}",
         about.name,
         bench.device().info.name,
-        bench.device().kind,
         about.question,
         print::sweep(about, &points),
-        crate::outcome::clock(bench.device().kind),
+        clock(kind),
         print::findings(&findings)
-    ))
+    );
+    emit(common.output.as_deref(), &text)
+}
+
+/// Destroys what is left before the final count, so that it holds every call the process makes.
+fn finish(bench: Bench, mut measured: Measured<'_>, common: &Common) -> Result<()> {
+    drop(bench);
+    measured.ground_truth = truth::total();
+    emit(common.output.as_deref(), &json(&measured)?)
 }
 
 /// JSON of `run`.
 #[derive(Serialize)]
-struct RunOutput<'a> {
+struct Measured<'a> {
     name: &'a str,
     claim: &'a str,
-    device: crate::device::DeviceLabel,
+    pid: u32,
+    device: DeviceLabel,
     clock: String,
     parameter: Option<&'a str>,
     unit: Option<&'a str>,
     points: &'a [Point],
-    findings: &'a [suite::Finding],
+    findings: &'a [Finding],
     ground_truth: truth::Truth,
 }
 
-fn compare(workloads: &[&dyn Workload], all: bool, common: &Common) -> Result<()> {
+/// Draws a sweep into the file asked for.
+fn draw(workload: &dyn Workload, points: &[Point], bench: &Bench, common: &Common) -> Result<()> {
+    let Some(path) = &common.plot else { return Ok(()) };
+    let device = bench.device();
+    let subtitle = format!("{} ({}): {}", device.info.name, device.kind, clock(device.kind));
+    match plot::sweep(workload.about(), points, &subtitle) {
+        Some(svg) => emit(Some(path), &svg),
+        None => Err(usage(format!(
+            "{} sweeps nothing that could be drawn; leave --plot out",
+            workload.about().name
+        ))),
+    }
+}
+
+fn compare(workloads: &[&dyn Workload], all: bool, probe: bool, common: &Common) -> Result<()> {
     let Some(bench) = bench(common, false)? else { return Ok(()) };
     let mut progress = Progress::new();
     let mut results = Vec::new();
     for workload in workloads {
-        let result = compare::compare(&bench, *workload, &mut progress);
+        let result = compare::compare(&bench, *workload, &mut progress).and_then(|mut outcome| {
+            if probe {
+                outcome.probes = Some(cross_check(*workload, &bench, common, &mut progress)?);
+            }
+            if common.plot.is_some() {
+                let points = compare::sweep(&bench, *workload, &[], None, &mut progress)?;
+                draw(*workload, &points, &bench, common)?;
+            }
+            Ok(outcome)
+        });
         match result {
             // One workload that cannot run here must not hide what the others found.
             Err(error) if all && error::exit_status(&error) <= 2 => {
+                let about = workload.about();
                 results.push(Err(Failed {
-                    name: workload.about().name,
-                    claim: workload.about().claim,
+                    name: about.name,
+                    claim: about.claim,
                     error: error::one_line(&error),
                 }));
             }
@@ -193,20 +230,46 @@ fn compare(workloads: &[&dyn Workload], all: bool, common: &Common) -> Result<()
         }
     }
     drop(progress);
-    match (&results[..], all, common.json) {
-        (_, true, true) => say_json(&results.iter().map(either).collect::<Vec<_>>())?,
-        (_, true, false) => say(&print::claims(&results))?,
-        (results, false, json) => {
-            for outcome in results.iter().flatten() {
-                if json { say_json(outcome)? } else { say(&print::outcome(outcome))? }
-            }
-        }
-    }
+    let text = match (all, common.json) {
+        (true, true) => json(&results.iter().map(either).collect::<Vec<_>>())?,
+        (true, false) => print::claims(&results),
+        (false, true) => results.iter().flatten().map(json).collect::<Result<String>>()?,
+        (false, false) => results.iter().flatten().map(print::outcome).collect(),
+    };
+    emit(common.output.as_deref(), &text)?;
     let failed = results.iter().filter(|result| result.is_err()).count();
     if failed > 0 {
         bail!("{failed} of {} workloads could not run; see above", results.len());
     }
     Ok(())
+}
+
+/// Runs every variant that takes part in a comparison under the profiler.
+fn cross_check(
+    workload: &dyn Workload,
+    bench: &Bench,
+    common: &Common,
+    progress: &mut Progress,
+) -> Result<Vec<Checked>> {
+    let about = workload.about();
+    let mut checked = Vec::new();
+    for variant in about.variants {
+        crate::interrupt::check()?;
+        progress.say(&format!("{}: {} under the probes", about.name, variant.key));
+        let mut arguments: Vec<OsString> =
+            ["run", about.name, "--variant", variant.key, "--seconds", "0.4", "--pairs", "1", "--device"]
+                .map(OsString::from)
+                .into();
+        arguments.push(bench.device().info.name.clone().into());
+        if let Some(sweep) = about.sweep.as_ref().filter(|sweep| sweep.variants.contains(&variant.key)) {
+            arguments.extend(["--values".into(), sweep.usual.to_string().into()]);
+        }
+        if let Some(profile) = &common.profile {
+            arguments.extend(["--profile".into(), profile.into()]);
+        }
+        checked.push(probe::variant(variant.key, &arguments));
+    }
+    Ok(checked)
 }
 
 /// A workload that could not run, among others that could.
@@ -232,16 +295,4 @@ fn either(result: &Result<Outcome, Failed>) -> Either<'_> {
         Ok(outcome) => Either::Ran(outcome),
         Err(failed) => Either::Failed(failed),
     }
-}
-
-/// Prints to standard output; a reader that has gone away is the end of the run, not a failure.
-fn say(text: &str) -> Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("writing to standard output"),
-    }
-}
-
-fn say_json(value: &impl Serialize) -> Result<()> {
-    say(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }

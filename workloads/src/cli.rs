@@ -111,6 +111,9 @@ pub struct Common {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Write to this file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// Draw the sweep as SVG into this file
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! Runs a workload's comparisons, its demonstrations and its sweep.
 
 use crate::bench::Bench;
+use crate::error;
 use crate::interrupt;
 use crate::measure::{self, Sample, Summary};
 use crate::outcome::{Effect, Outcome, VariantOutcome, clock, judged};
@@ -191,19 +192,21 @@ pub fn sweep(
     Ok(points)
 }
 
+impl Point {
+    /// A point without figures.
+    pub fn empty(key: &str, value: Option<u64>) -> Point {
+        Point { value, outcome: None, key: key.to_owned(), skipped: None, setup: Vec::new() }
+    }
+}
+
 fn point(bench: &Bench, workload: &dyn Workload, key: &str, value: Option<u64>) -> Result<Point> {
-    let empty = |skipped: Option<String>| Point {
-        value,
-        outcome: None,
-        key: key.to_owned(),
-        skipped,
-        setup: Vec::new(),
-    };
     let mut counted = match Counted::open(bench, workload, key, value) {
         Ok(counted) => counted,
-        // One point beyond the device's limits must not cost the others; a request that makes no sense anywhere ends the run.
-        Err(error) if crate::error::exit_status(&error) > 2 => return Err(error),
-        Err(error) => return Ok(empty(Some(crate::error::one_line(&error)))),
+        // One point beyond the device's limits must not cost the others.
+        Err(error) if error::exit_status(&error) <= 2 => {
+            return Ok(Point { skipped: Some(error::one_line(&error)), ..Point::empty(key, value) });
+        }
+        Err(error) => return Err(error),
     };
     let plan = bench.options.plan();
     let summary = measure::measure(plan, |budget| counted.run(budget))?;
@@ -214,5 +217,5 @@ fn point(bench: &Bench, workload: &dyn Workload, key: &str, value: Option<u64>) 
         summary,
         ground_truth: counted.truth,
     };
-    Ok(Point { outcome: Some(outcome), setup: counted.trial.notes(), ..empty(None) })
+    Ok(Point { outcome: Some(outcome), setup: counted.trial.notes(), ..Point::empty(key, value) })
 }

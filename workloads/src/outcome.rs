@@ -3,6 +3,7 @@
 use crate::device::{DeviceKind, DeviceLabel};
 use crate::measure::{Compared, Interval, Measured, Metric, Summary, figure};
 use crate::predict::Prediction;
+use crate::probe::Checked;
 use crate::suite::{Finding, Reality};
 use crate::truth::Truth;
 use serde::Serialize;
@@ -169,7 +170,7 @@ pub struct Outcome {
     pub ground_truth: Truth,
     /// What the probes saw of each variant, with `--probe`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub probes: Option<serde_json::Value>,
+    pub probes: Option<Vec<Checked>>,
 }
 
 /// How a device kind's wall-clock figures are to be read.

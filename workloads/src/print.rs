@@ -4,6 +4,7 @@ use crate::app::Failed;
 use crate::compare::Point;
 use crate::measure::Summary;
 use crate::outcome::{Outcome, Standing, VariantOutcome};
+use crate::probe::Checked;
 use crate::suite::{About, Finding, Workload};
 use crate::table::{Table, quantity, rate, time, wrap};
 use crate::truth::Truth;
@@ -89,6 +90,44 @@ pub fn outcome(outcome: &Outcome) -> String {
         "  ground truth: {}\n",
         wrap(&truth(&outcome.ground_truth), WIDTH - 16, "                ")
     ));
+    for checked in outcome.probes.iter().flatten() {
+        out.push_str(&probes(checked));
+    }
+    out
+}
+
+/// What the probes saw of one variant, beside its ground truth.
+fn probes(checked: &Checked) -> String {
+    if let Some(error) = &checked.error {
+        return format!("  probes, {}: not checked: {}\n", checked.variant, wrap(error, WIDTH, "    "));
+    }
+    let verdict = match (checked.equal, checked.lost) {
+        (true, _) => "equal to the ground truth".to_owned(),
+        (false, Some(lost)) if lost > 0 => format!("NOT equal; {lost} events lost"),
+        (false, _) => "NOT equal".to_owned(),
+    };
+    let mut out = format!("  probes, {}: {verdict}\n", checked.variant);
+    let mut table = Table::new(&["", "ground truth", "probes", "difference"]);
+    let mut unseen = Vec::new();
+    for check in
+        checked.checks.iter().filter(|check| check.truth > 0 || check.probes.is_some_and(|seen| seen > 0))
+    {
+        match (check.probes, check.difference) {
+            (Some(seen), Some(difference)) => {
+                table.row(vec![
+                    check.name.into(),
+                    check.truth.to_string(),
+                    seen.to_string(),
+                    format!("{difference:+}"),
+                ]);
+            }
+            _ => unseen.push(check.name),
+        }
+    }
+    out.push_str(&indent(&indent(&table.render())));
+    if !unseen.is_empty() {
+        out.push_str(&format!("    not observed: {}\n", unseen.join(", ")));
+    }
     out
 }
 
@@ -184,6 +223,9 @@ pub fn claims(results: &[Result<Outcome, Failed>]) -> String {
         );
         for effect in &outcome.effects {
             line("verdict", &format!("{}: {}", effect.title, effect.verdict));
+        }
+        for fallback in outcome.setup.iter().filter(|line| line.contains("asked for")) {
+            line("memory", fallback);
         }
         line("note", &outcome.note);
         for finding in &outcome.findings {

@@ -31,7 +31,7 @@ impl Reality {
 }
 
 /// One way of doing the work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Variant {
     /// Name on the command line and in output.
     pub key: &'static str,
@@ -40,7 +40,7 @@ pub struct Variant {
 }
 
 /// Two variants held against each other.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Comparison {
     /// What is asked.
     pub title: &'static str,
@@ -55,7 +55,7 @@ pub struct Comparison {
 }
 
 /// A parameter that `run` varies.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sweep {
     /// Its name.
     pub parameter: &'static str,
@@ -70,7 +70,7 @@ pub struct Sweep {
 }
 
 /// A workload's description of itself.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct About {
     /// Its name.
     pub name: &'static str,

@@ -60,7 +60,7 @@ static ABOUT: About = About {
     }),
 };
 
-const STEADY: f64 = 5_000.0;
+const STEADY: f64 = 2_000.0;
 const WINDOW: u32 = 4;
 /// Bytes of one completion entry in the host's ring (64 on ConnectX).
 const CQE: u64 = 64;
