@@ -151,7 +151,8 @@ fn lists_are_stale() -> bool {
         entries
             .any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains("_Packages")))
     });
-    let renewed = [modified(lists), modified(&lists.join("partial"))].into_iter().flatten().max();
+    // `apt-get update` works in this folder even when nothing has changed, and nothing else does.
+    let renewed = modified(&lists.join("partial"));
     let folder =
         fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
     let sources =
