@@ -4,6 +4,7 @@ pub mod devices;
 pub mod entry;
 pub mod model;
 pub mod providers;
+pub mod replay;
 pub mod report;
 pub mod sample;
 pub mod tap;

@@ -6,6 +6,7 @@ mod providers;
 mod record;
 mod report;
 mod tap;
+mod time;
 
 use std::process::ExitCode;
 

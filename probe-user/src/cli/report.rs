@@ -1,15 +1,17 @@
 //! `rdma-probe report`: a trace summed up.
 
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use probe_user::model::Model;
+use probe_user::replay::{Window, replay};
+use probe_user::report::units::duration;
 use probe_user::report::{Filter, Layout, build, write_text};
-use probe_user::trace::{Notes, Reader};
+use probe_user::trace::Reader;
 
-use super::terminal_width;
+use super::time::parse_ns;
+use super::{UsageError, terminal_width};
 
 /// Report what a recorded trace shows, per process
 ///
@@ -35,6 +37,14 @@ pub struct Args {
     #[arg(long, value_name = "NAME|PID")]
     process: Vec<String>,
 
+    /// Count only calls that returned later than this after the beginning, such as 2.5s
+    #[arg(long, value_name = "TIME", value_parser = parse_ns)]
+    from: Option<u64>,
+
+    /// Count only calls that returned earlier than this after the beginning
+    #[arg(long, value_name = "TIME", value_parser = parse_ns)]
+    to: Option<u64>,
+
     /// List every queue instead of the first 16
     #[arg(long)]
     all: bool,
@@ -43,8 +53,15 @@ pub struct Args {
 /// # Errors
 /// When the trace cannot be read to its end, or the report not be written.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let (model, notes) = read(&args.file)?;
-    let report = build(&model, Some(&notes), &Filter(args.process));
+    if let (Some(from), Some(to)) = (args.from, args.to)
+        && from >= to
+    {
+        let wrong = format!("--from ({}) must be before --to ({})", duration(from), duration(to));
+        return Err(UsageError(wrong).into());
+    }
+    let mut reader = Reader::open(&args.file)?;
+    let model = replay(reader.by_ref(), Window { from_ns: args.from, to_ns: args.to })?;
+    let report = build(&model, Some(reader.notes()), &Filter(args.process));
     if args.json {
         let mut out = BufWriter::new(io::stdout().lock());
         serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
@@ -57,13 +74,4 @@ pub fn run(args: Args) -> Result<ExitCode> {
         out.flush()?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn read(file: &Path) -> Result<(Model, Notes)> {
-    let mut reader = Reader::open(file)?;
-    let mut model = Model::new();
-    for record in reader.by_ref() {
-        model.push(&record?);
-    }
-    Ok((model, reader.notes().clone()))
 }

@@ -18,6 +18,8 @@ pub struct CallStats {
     /// Sampled values when the window of interest began; subtracted from what is shown.
     before: Tally,
     seen: Tally,
+    /// Events before the window of interest; `None` while there is no window.
+    seen_before: Option<u64>,
     longest_seen_ns: u64,
     /// Failed calls by errno, from events; -1 where the errno could not be seen.
     pub errnos: BTreeMap<i32, u64>,
@@ -102,6 +104,7 @@ impl CallStats {
     /// Begins the window of interest here: what came before no longer counts.
     pub(super) fn start_window(&mut self) {
         self.before = self.sampled.clone();
+        self.seen_before = Some(self.seen_before.unwrap_or(0) + self.seen.count.returned);
         self.seen = Tally::default();
         self.longest_seen_ns = 0;
         self.errnos.clear();
@@ -110,11 +113,20 @@ impl CallStats {
     /// Counts since the recording (or the window of interest) began.
     pub fn count(&self) -> CallCount {
         let sampled = difference(&self.sampled.count, &self.before.count);
-        if self.seen.count.returned > sampled.returned {
+        if self.within_window_complete() {
+            self.seen.count
+        } else if self.seen.count.returned > sampled.returned {
             CallCount { entered: sampled.entered.max(self.seen.count.entered), ..self.seen.count }
         } else {
             sampled
         }
+    }
+
+    /// Inside a window the events are the better witness as long as none is missing: samples begin and end a little
+    /// before it.
+    fn within_window_complete(&self) -> bool {
+        self.seen_before
+            .is_some_and(|before| before + self.seen.count.returned >= self.sampled.count.returned)
     }
 
     /// Calls that returned without failing.
@@ -126,7 +138,11 @@ impl CallStats {
     /// Latencies of the returned calls, ns.
     pub fn latency(&self) -> Histogram {
         let sampled = self.sampled.latency.since(&self.before.latency);
-        if self.seen.latency.total() > sampled.total() { self.seen.latency.clone() } else { sampled }
+        if self.within_window_complete() || self.seen.latency.total() > sampled.total() {
+            self.seen.latency.clone()
+        } else {
+            sampled
+        }
     }
 
     /// The longest call, ns: exact where its event was seen, else the upper bound of its bucket (at most 1/16 above).

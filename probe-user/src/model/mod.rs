@@ -59,6 +59,8 @@ pub struct Model {
     pub untold_records: u64,
     /// Where the window of interest begins, when it is not the whole recording.
     pub window_start_ns: Option<u64>,
+    /// Where it ends, when not with the recording.
+    pub window_end_ns: Option<u64>,
     lost_before: Lost,
     room: Room,
 }
@@ -120,7 +122,8 @@ impl Model {
 
     /// Length of the recording, or of the window of interest, so far.
     pub fn duration_ns(&self) -> u64 {
-        self.now_ns.saturating_sub(self.window_start_ns.unwrap_or(self.header.t_ns))
+        let end = self.window_end_ns.unwrap_or(self.now_ns).min(self.now_ns);
+        end.saturating_sub(self.window_start_ns.unwrap_or(self.header.t_ns))
     }
 
     /// Wall clock (Unix epoch) of a moment of the recording, ns.

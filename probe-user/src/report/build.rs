@@ -36,9 +36,13 @@ pub fn build(model: &Model, notes: Option<&Notes>, filter: &Filter) -> Report {
     Report {
         schema: SCHEMA.to_owned(),
         trace: build_trace(model, notes),
-        window: model.window_start_ns.map(|from| Window {
-            from_ns: from.saturating_sub(model.header.t_ns),
-            to_ns: model.now_ns.saturating_sub(model.header.t_ns),
+        window: (model.window_start_ns.is_some() || model.window_end_ns.is_some()).then(|| {
+            let begin = model.header.t_ns;
+            let end = model.window_end_ns.unwrap_or(model.now_ns).min(model.now_ns);
+            Window {
+                from_ns: model.window_start_ns.unwrap_or(begin).saturating_sub(begin),
+                to_ns: end.saturating_sub(begin),
+            }
         }),
         lost: Lost {
             total: [lost.ring_events, lost.unpaired, lost.kernel_returns, lost.uncounted]

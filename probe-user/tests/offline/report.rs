@@ -2,9 +2,10 @@
 
 use crate::common::*;
 use probe_user::model::Model;
+use probe_user::replay::{Window, replay};
 use probe_user::report::{Filter, Layout, Report, build, write_text};
 use probe_user::sample::{
-    Call, CallCount, Detail, Device, Lost, Probe, Process, ProcessId, QpAttributes, Record,
+    Call, CallCount, Detail, Device, Footer, Lost, Probe, Process, ProcessId, QpAttributes, Record,
     RegistrationSplit, Sample, Verdict,
 };
 
@@ -205,6 +206,38 @@ fn a_window_counts_only_what_happened_inside_but_knows_the_objects_from_before()
     assert_eq!((p.registration.live, p.registration.peak), (Some(2), Some(3)));
     assert_eq!(p.deregistration.of_unknown, Some(0));
     assert_eq!(p.registration.repeated.count, Some(1), "the same range was registered before the window");
+}
+
+#[test]
+fn a_window_counts_the_calls_that_returned_inside_it() {
+    let records: Vec<Result<Record, ()>> = std::iter::once(Record::Header(header()))
+        .chain(
+            (0..100).map(|i| Record::Event(event(ALICE, i * 10, 5, Call::RegMr, mr(i + 1, i * 4096, 4096)))),
+        )
+        .chain([sample(
+            ALICE,
+            500,
+            Call::RegMr,
+            CallCount { entered: 50, returned: 50, ..CallCount::default() },
+            &[(5, 50)],
+        )])
+        .chain([Record::Footer(Footer {
+            lost: Lost { ring_events: 3, ..Lost::default() },
+            ..footer("interrupted")
+        })])
+        .map(Ok)
+        .collect();
+    let counted = |from_ns, to_ns| {
+        let model = replay(records.clone().into_iter(), Window { from_ns, to_ns }).unwrap();
+        let report = build(&model, None, &Filter::default());
+        let r = &report.processes[0].registration;
+        (r.calls.count.unwrap(), r.live.unwrap(), report.lost.total)
+    };
+    assert_eq!(counted(None, None), (100, 100, 3));
+    assert_eq!(counted(Some(505), Some(604)), (10, 60, 0));
+    assert_eq!(counted(Some(0), Some(u64::MAX)), (100, 100, 0));
+    assert_eq!(counted(None, Some(104)), (10, 10, 0));
+    assert_eq!(counted(Some(5_000), None), (0, 100, 0));
 }
 
 #[test]
