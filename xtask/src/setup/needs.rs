@@ -104,13 +104,22 @@ pub const NEEDS: &[Need] = &[
         Sign::File(
             "libclang",
             &[
-                "/usr/lib/llvm-*/lib/libclang*.so*",
+                "/usr/lib/llvm-*/lib/libclang.so*",
                 "/usr/lib64/libclang.so*",
                 "/usr/lib/libclang.so*",
                 "/usr/lib64/llvm*/lib64/libclang.so*",
             ],
         ),
         "reads the verbs headers for the bindings",
+        ["libclang-dev", "clang-devel", "clang", "clang-devel"],
+    ),
+    need(
+        Group::Build,
+        Sign::File(
+            "clang's own headers",
+            &["/usr/lib/llvm-*/lib/clang/*/include/stddef.h", "/usr/lib*/clang/*/include/stddef.h"],
+        ),
+        "what libclang falls back on when it reads the verbs headers",
         ["libclang-dev", "clang-devel", "clang", "clang-devel"],
     ),
     need(
