@@ -1,5 +1,17 @@
 //! Wire types shared by the BPF programs, user space and the preloaded libraries.
+//!
+//! Everything here is plain data with a fixed layout (`repr(C)`, no padding that carries meaning, no pointers), so that
+//! the BPF object and the program that loads it agree whatever compiler made each.
 #![no_std]
 
+pub mod call;
+pub mod histogram;
+pub mod hook;
 pub mod site;
+// Memory shared between processes; Rust has no atomics for the BPF target, and its programs have no part in it.
+#[cfg(not(target_arch = "bpf"))]
 pub mod tap;
+pub mod wire;
+
+pub use call::CallId;
+pub use hook::{Hook, Layout, Part, Returns};

@@ -1,11 +1,18 @@
 //! RDMA profiler and diagnostics: from probes to samples, models, traces and reports.
 
+pub mod attach;
+pub mod collect;
 pub mod devices;
 pub mod entry;
+pub mod hooks;
+pub mod kernel;
+pub mod library;
 pub mod model;
+pub mod plan;
 pub mod providers;
 pub mod replay;
 pub mod report;
 pub mod sample;
 pub mod tap;
+pub mod target;
 pub mod trace;

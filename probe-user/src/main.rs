@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rdma-probe: {error:#}");
-            ExitCode::from(if error.is::<cli::UsageError>() { 2 } else { 1 })
+            ExitCode::from(cli::exit_code(&error))
         }
     }
 }

@@ -38,6 +38,17 @@ enum Command {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
+/// The exit status an error stands for.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(not_run) = error.downcast_ref::<record::NotRun>() {
+        not_run.code()
+    } else if error.is::<UsageError>() {
+        2
+    } else {
+        1
+    }
+}
+
 /// Runs the chosen subcommand; its exit status is the program's.
 ///
 /// # Errors

@@ -1,15 +1,384 @@
 //! `rdma-probe record`.
 
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use probe_user::collect::{self, Session, clock};
+use probe_user::library;
+use probe_user::sample::{Footer, Header, Record, Verdict};
+use probe_user::target::{self, Identity, Paused, Running, invoking_user};
+use probe_user::trace::{self, WriteError, Writer};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+
+use super::UsageError;
+
+/// Longest sleep of the main loop: bounds how old an event is when it is written.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a command may take to end after a signal was passed on to it, before it is left to itself.
+const GRACE: Duration = Duration::from_secs(5);
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo rdma-probe record -- ib_write_bw -d mlx5_0 server   a command, and its children, from its first instruction
+  sudo rdma-probe record --pid 4242 --duration 30s         a running process, its threads and its children
+  sudo rdma-probe record --duration 10s                    every process of the host
+  sudo rdma-probe record -o run.trace.zst -- ./train.sh    into a compressed trace of a chosen name
+
+Exit status: that of the command; 124 when --duration ended it; 127 or 126 when it was not found or could not be run;
+1 on failure, 2 on a usage error; 0 otherwise, also when some or all probes were denied (see `rdma-probe probes`).";
 
 /// Record what RDMA programs do into a trace file
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Trace to write, `-` for standard output; compressed when it ends in .zst
+    #[arg(short, long, value_name = "FILE", default_value = "rdma-probe.trace")]
+    output: PathBuf,
+    /// Record this process and its descendants (repeatable)
+    #[arg(short, long = "pid", value_name = "PID", conflicts_with = "command")]
+    pids: Vec<u32>,
+    /// Stop after this time (such as 500ms, 30s, 5m); a command still running then is ended
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Duration>,
+    /// Time between samples of the counters
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    interval: Duration,
+    /// Stop when the trace has this size in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    max_size: Option<u64>,
+    /// Attach to libraries only, not to the kernel
+    #[arg(long)]
+    no_kernel: bool,
+    /// Run the command as root although sudo was used
+    #[arg(long)]
+    as_root: bool,
+    /// No report at the end
+    #[arg(short, long)]
+    quiet: bool,
+    /// Command to run and record
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
 
+/// Records until the targets end, the time is up, or a signal comes.
+///
 /// # Errors
-/// Always, until this build can do it.
-pub fn run(_args: Args) -> Result<ExitCode> {
-    bail!("`record` is not in this build yet")
+/// When a process named does not exist, or the trace cannot be written.
+pub fn run(args: Args) -> Result<ExitCode> {
+    if args.interval < Duration::from_millis(10) {
+        bail!(UsageError(format!("--interval {:?} is too short: take 10ms or more", args.interval)));
+    }
+    for pid in &args.pids {
+        if target::start_ns_of(*pid).is_none() {
+            bail!(UsageError(format!("--pid '{pid}': there is no such process")));
+        }
+    }
+    // Before any other thread and before the command exists, so that none is missed.
+    let signals = SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD])
+        .context("cannot handle signals")?;
+    let limit = trace::Options { limit_bytes: args.max_size.map(|mib| mib << 20) };
+    let writer = Writer::create(&args.output, &header(&args), limit)?;
+    let mut recording = Recording { writer, signals, trouble: None, ended: None, denied: None };
+    let options = collect::Options {
+        whole_host: args.pids.is_empty() && args.command.is_empty(),
+        kernel: !args.no_kernel,
+        interval: args.interval,
+    };
+    let mut session = Session::start(options);
+    let command = start(&args, &mut session)?;
+    let outcome = recording.run(&args, session, command)?;
+    if let Some(why) = &recording.denied {
+        eprintln!("rdma-probe: nothing could be attached: {why}");
+    }
+    recording.close(&args, &outcome)?;
+    Ok(outcome.code())
+}
+
+/// Prepares the targets; a command is held until everything is attached, then let go.
+fn start(args: &Args, session: &mut Session) -> Result<Option<Running>> {
+    if args.command.is_empty() {
+        let mut pids = args.pids.clone();
+        pids.extend(target::children_of(&args.pids));
+        for (index, pid) in pids.iter().enumerate() {
+            match session.watch(*pid) {
+                // A descendant may end at any time; one that was asked for may not go unnoticed.
+                Err(error) if index < args.pids.len() => {
+                    return Err(error).with_context(|| format!("cannot watch process {pid}"));
+                }
+                _ => {}
+            }
+        }
+        return Ok(None);
+    }
+    let user = if args.as_root { None } else { invoking_user() };
+    let program = args.command[0].clone();
+    let named = || format!("cannot run '{}'", program.display());
+    let paused = Paused::spawn(&args.command, user.clone()).with_context(named)?;
+    session.watch(paused.pid()).with_context(named)?;
+    session.prepare(likely_files(&program, user.as_ref()));
+    Ok(Some(paused.release().map_err(|source| NotRun { program, source })?))
+}
+
+/// The command could not be executed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot run '{}': {source}", program.display())]
+pub struct NotRun {
+    program: OsString,
+    source: std::io::Error,
+}
+
+impl NotRun {
+    /// As shells and `env` have it: 127 for a program not found, 126 for one that cannot be run.
+    pub fn code(&self) -> u8 {
+        if self.source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
+    }
+}
+
+fn likely_files(program: &OsString, _user: Option<&Identity>) -> Vec<PathBuf> {
+    let path = target::program_file(program).map(|(path, _)| path);
+    let variable = |name: &str| std::env::var_os(name);
+    library::candidates(
+        path.as_deref(),
+        variable("LD_PRELOAD").as_deref(),
+        variable("LD_LIBRARY_PATH").as_deref(),
+    )
+}
+
+/// How a recording ended.
+struct Outcome {
+    reason: String,
+    status: Option<ExitStatus>,
+    timed_out: bool,
+    lost: probe_user::sample::Lost,
+}
+
+impl Outcome {
+    /// The command's exit status as shells have it.
+    fn exit_status(&self) -> Option<i32> {
+        let status = self.status?;
+        status.code().or_else(|| Some(128 + status.signal()?))
+    }
+
+    fn code(&self) -> ExitCode {
+        if self.timed_out {
+            return ExitCode::from(124);
+        }
+        self.exit_status().map_or(ExitCode::SUCCESS, |status| ExitCode::from(status as u8))
+    }
+}
+
+struct Recording {
+    writer: Writer,
+    signals: SignalsInfo<WithOrigin>,
+    trouble: Option<String>,
+    ended: Option<String>,
+    denied: Option<String>,
+}
+
+impl Recording {
+    fn run(&mut self, args: &Args, mut session: Session, mut command: Option<Running>) -> Result<Outcome> {
+        let began = Instant::now();
+        let mut status = None;
+        let (mut timed_out, mut asked_to_end) = (false, None::<Instant>);
+        loop {
+            wait(session.descriptor());
+            self.write(session.take());
+            if let Some(child) = &mut command {
+                status = child.try_wait().context("cannot wait for the command")?;
+                if status.is_some() && self.ended.is_none() {
+                    self.ended = Some("target exited".to_owned());
+                }
+            } else if !args.pids.is_empty() && session.all_ended() {
+                self.ended.get_or_insert_with(|| "target exited".to_owned());
+            }
+            let signals: Vec<_> = self.signals.pending().filter(|origin| origin.signal != SIGCHLD).collect();
+            for origin in signals {
+                let again = asked_to_end.is_some();
+                match &mut command {
+                    Some(child) if status.is_none() && !again => {
+                        // The terminal sends its signals to the command as well; anybody else's are for us alone.
+                        if origin.process.is_some() {
+                            pass_on(child.id(), origin.signal);
+                        }
+                        asked_to_end = Some(Instant::now());
+                    }
+                    _ => {
+                        self.ended.get_or_insert_with(|| "interrupted".to_owned());
+                    }
+                }
+            }
+            let time_is_up = args.duration.is_some_and(|most| began.elapsed() >= most);
+            if time_is_up && asked_to_end.is_none() {
+                match &mut command {
+                    Some(child) if status.is_none() => {
+                        pass_on(child.id(), SIGTERM);
+                        timed_out = true;
+                        asked_to_end = Some(Instant::now());
+                    }
+                    _ => {
+                        self.ended.get_or_insert_with(|| "duration".to_owned());
+                    }
+                }
+            }
+            if asked_to_end.is_some_and(|at| at.elapsed() >= GRACE) {
+                self.ended.get_or_insert_with(|| "interrupted".to_owned());
+            }
+            if self.trouble.is_some() && status.is_none() && command.is_some() {
+                // The trace has ended, but the command is not ours to end.
+                status = command.as_mut().map(std::process::Child::wait).transpose()?;
+            }
+            if self.ended.is_some() {
+                break;
+            }
+        }
+        let lost = session.lost();
+        let rest = session.finish();
+        let lost = rest
+            .iter()
+            .rev()
+            .find_map(|record| match record {
+                Record::Sample(sample) => Some(sample.lost.clone()),
+                _ => None,
+            })
+            .unwrap_or(lost);
+        self.write(rest);
+        let mut reason = self.ended.take().unwrap_or_default();
+        if timed_out {
+            reason = "duration".to_owned();
+        } else if asked_to_end.is_some() {
+            reason = "interrupted".to_owned();
+        }
+        if let Some(trouble) = &self.trouble {
+            reason.clone_from(trouble);
+        }
+        Ok(Outcome { reason, status, timed_out, lost })
+    }
+
+    /// Writes records as long as there is room; the first refusal ends the recording.
+    fn write(&mut self, records: Vec<Record>) {
+        for record in records {
+            if let Record::Probe(probe) = &record
+                && let Verdict::Denied { missing } = &probe.verdict
+            {
+                self.denied.get_or_insert_with(|| missing.clone());
+            }
+            if self.trouble.is_some() {
+                continue;
+            }
+            match self.writer.push(&record) {
+                Ok(()) => {}
+                Err(WriteError::Encode(why)) => eprintln!("rdma-probe: a record was left out: {why}"),
+                Err(error) => {
+                    self.trouble = Some(error.to_string());
+                    self.ended.get_or_insert_with(|| error.to_string());
+                }
+            }
+        }
+    }
+
+    fn close(self, args: &Args, outcome: &Outcome) -> Result<()> {
+        let footer = Footer {
+            t_ns: clock::now_ns(),
+            reason: outcome.reason.clone(),
+            exit_status: outcome.exit_status(),
+            lost: outcome.lost.clone(),
+            ..Footer::default()
+        };
+        let summary = self
+            .writer
+            .finish(footer)
+            .with_context(|| format!("cannot finish trace '{}'", args.output.display()))?;
+        if let Some(trouble) = self.trouble {
+            eprintln!("rdma-probe: the recording ended early: {trouble}");
+        }
+        if args.quiet {
+            return Ok(());
+        }
+        let (events, samples) = (summary.events, summary.samples);
+        eprintln!("rdma-probe: {events} events and {samples} samples in '{}'", args.output.display());
+        // What went to standard output or into a pipe cannot be read again.
+        if args.output.is_file() {
+            super::report::print_on_stderr(&args.output)?;
+        }
+        Ok(())
+    }
+}
+
+fn header(args: &Args) -> Header {
+    let uname = rustix::system::uname();
+    Header {
+        writer: format!("rdma-probe {}", env!("CARGO_PKG_VERSION")),
+        host: uname.nodename().to_string_lossy().into_owned(),
+        kernel: uname.release().to_string_lossy().into_owned(),
+        arch: uname.machine().to_string_lossy().into_owned(),
+        t_ns: clock::now_ns(),
+        wall_ns: clock::wall_ns(),
+        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        pids: args.pids.clone(),
+        devices: probe_user::devices::devices(),
+        ..Header::default()
+    }
+}
+
+/// Sleeps until there is much to take, or for a tick.
+fn wait(events: Option<i32>) {
+    let mut entry = libc::pollfd { fd: events.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, as said; a negative descriptor is ignored.
+    unsafe { libc::poll(&raw mut entry, 1, TICK.as_millis() as i32) };
+}
+
+fn pass_on(pid: u32, signal: i32) {
+    // SAFETY: plain system call. The child has not been waited for, so the pid is still its own.
+    unsafe { libc::kill(pid.cast_signed(), signal) };
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("unknown unit '{unit}': use ms, s, m or h")),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| "not a time: use a number and a unit, such as 30s".to_owned())?;
+    Duration::try_from_secs_f64(number * scale).map_err(|_| "too long".to_owned()).and_then(|time| {
+        if time.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(time) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_their_units() {
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["", "s", "5x", "0", "-1", "1e400", "nan", "99999999999999999999h"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_command_ended_by_a_signal_has_the_status_of_the_shell() {
+        let outcome = |raw, timed_out| Outcome {
+            reason: String::new(),
+            status: Some(ExitStatus::from_raw(raw)),
+            timed_out,
+            lost: Default::default(),
+        };
+        assert_eq!(outcome(9, false).exit_status(), Some(137));
+        assert_eq!(outcome(7 << 8, false).exit_status(), Some(7));
+        assert_eq!(outcome(15, true).exit_status(), Some(143));
+    }
 }

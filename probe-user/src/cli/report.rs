@@ -1,7 +1,7 @@
 //! `rdma-probe report`: a trace summed up.
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -74,4 +74,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
         out.flush()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the report of a trace on standard error, for a command whose standard output is somebody else's.
+///
+/// # Errors
+/// When the trace cannot be read, or the report not be written.
+pub(super) fn print_on_stderr(file: &Path) -> Result<()> {
+    let mut reader = Reader::open(file)?;
+    let model = replay(reader.by_ref(), Window { from_ns: None, to_ns: None })?;
+    let report = build(&model, Some(reader.notes()), &Filter(Vec::new()));
+    let mut out = BufWriter::new(anstream::AutoStream::auto(io::stderr().lock()));
+    write_text(&report, Layout { width: terminal_width(), rows: 16 }, &mut out)?;
+    Ok(out.flush()?)
 }

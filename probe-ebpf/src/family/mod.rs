@@ -1,0 +1,67 @@
+//! What is read of each family of calls: `enter` before the function runs, `leave` after, into the frame's payload.
+//! `leave` returns the bytes the call was about.
+
+mod cm;
+mod modify;
+mod queues;
+mod registration;
+mod umem;
+mod waits;
+
+use probe_common::Layout;
+use probe_common::hook::Cookie;
+
+use crate::frames::Frame;
+
+/// Reads what must be read before the call.
+#[inline(always)]
+pub fn enter(cookie: Cookie, frame: &mut Frame) {
+    let layout = cookie.layout();
+    if layout == Layout::DeregMr as u8 {
+        registration::enter_dereg(frame);
+    } else if layout == Layout::DestroyQp as u8 {
+        queues::enter_destroy_qp(frame);
+    } else if layout == Layout::ModifyQp as u8 {
+        modify::enter(frame);
+    } else if layout == Layout::Cq as u8 {
+        queues::enter_cq(frame);
+    } else if layout == Layout::KernelRange as u8 {
+        umem::enter_range(cookie, frame);
+    } else if layout == Layout::KernelUmem as u8 {
+        umem::enter_release(frame);
+    }
+}
+
+/// Reads what can be read after the call; returns the bytes it was about, 0 where that means nothing.
+#[inline(always)]
+pub fn leave(cookie: Cookie, frame: &mut Frame, value: u64, failed: bool) -> u64 {
+    let layout = cookie.layout();
+    if layout >= Layout::RegMr as u8 && layout <= Layout::DeregMr as u8 {
+        return registration::leave(layout, frame, value, failed);
+    }
+    if layout == Layout::KernelRange as u8 || layout == Layout::KernelUmem as u8 {
+        return umem::leave(frame);
+    }
+    if layout == Layout::ReturnedObject as u8 {
+        frame.payload[0] = value;
+    } else if layout == Layout::Object as u8 {
+        frame.payload[0] = frame.args[0];
+    } else if layout >= Layout::CreateQp as u8 && layout <= Layout::CreateQpEx as u8 {
+        queues::leave_create_qp(layout, frame, value, failed);
+    } else if layout >= Layout::CreateCq as u8 && layout <= Layout::CreateCqEx as u8 {
+        queues::leave_create_cq(layout, frame, value, failed);
+    } else if layout == Layout::CreateSrq as u8 || layout == Layout::CmdCreateSrqEx as u8 {
+        queues::leave_create_srq(layout, frame, value);
+    } else if layout == Layout::GetCqEvent as u8 {
+        waits::leave_get_cq_event(frame, failed);
+    } else if layout == Layout::AckCqEvents as u8 {
+        waits::leave_ack(frame);
+    } else if layout == Layout::GetAsyncEvent as u8 {
+        waits::leave_async_event(frame, failed);
+    } else if layout == Layout::Cm as u8 {
+        frame.payload[0] = frame.args[0];
+    } else if layout == Layout::GetCmEvent as u8 {
+        cm::leave_get_event(frame, failed);
+    }
+    0
+}

@@ -1,0 +1,86 @@
+//! BPF programs of the RDMA profiler.
+//!
+//! Two pairs of programs serve all hooks: what a hook is (call, argument layout, how it fails, which part of a
+//! registration it times) travels in the cookie of its attachment, so that a new hook is a row of a table in user
+//! space. Entries count and remember; returns measure, digest and report. The programs know nothing of output formats.
+//!
+//! Uprobe programs run preemptibly, so nothing here keeps scratch data per CPU: a thread's frames are its own, and
+//! counters are added to atomically.
+#![no_std]
+#![no_main]
+#![feature(asm_experimental_arch)]
+
+mod arch;
+mod count;
+mod errno;
+mod family;
+mod frames;
+mod maps;
+mod probe;
+mod process;
+mod subject;
+mod user;
+
+use aya_ebpf::macros::{kprobe, kretprobe, raw_tracepoint, uprobe, uretprobe};
+use aya_ebpf::programs::{ProbeContext, RawTracePointContext, RetProbeContext};
+
+/// Entry of a library function.
+#[uprobe]
+pub fn library_enter(ctx: ProbeContext) -> u32 {
+    probe::enter(&ctx, frames::Side::User);
+    0
+}
+
+/// Return of a library function.
+#[uretprobe]
+pub fn library_return(ctx: RetProbeContext) -> u32 {
+    probe::leave(&ctx, frames::Side::User);
+    0
+}
+
+/// Entry of a kernel function.
+#[kprobe]
+pub fn kernel_enter(ctx: ProbeContext) -> u32 {
+    probe::enter(&ctx, frames::Side::Kernel);
+    0
+}
+
+/// Return of a kernel function.
+#[kretprobe]
+pub fn kernel_return(ctx: RetProbeContext) -> u32 {
+    probe::leave(&ctx, frames::Side::Kernel);
+    0
+}
+
+/// `sched_process_fork(parent, child)`.
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+pub fn process_fork(ctx: RawTracePointContext) -> i32 {
+    process::fork(ctx.arg(0), ctx.arg(1));
+    0
+}
+
+/// `sched_process_exec(task, old_pid, binprm)`.
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
+    process::exec();
+    0
+}
+
+/// `sched_process_exit(task)`.
+#[raw_tracepoint(tracepoint = "sched_process_exit")]
+pub fn process_exit(ctx: RawTracePointContext) -> i32 {
+    process::exit(ctx.arg(0));
+    0
+}
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // Never reached: a program that could panic would not pass the kernel's verifier.
+    loop {}
+}
+
+/// Some helpers are only for programs under a GPL-compatible licence.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,282 @@
+//! What happens at an entry and at a return, whatever is probed.
+
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
+use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use probe_common::CallId;
+use probe_common::hook::{Cookie, Part, Returns};
+use probe_common::wire::{CallMessage, Header, Loss, MAX_DEPTH, MessageKind, PARTS, PAYLOAD_WORDS};
+
+use crate::frames::{FAULTS_KNOWN, Frame, IN_REGISTRATION, KERNEL, NESTED, Side, ThreadStack};
+use crate::maps::EVENTS;
+use crate::subject::{self, Subject};
+use crate::{arch, count, errno, family};
+
+/// `bpf_ringbuf_output` and `submit`: leave the reader asleep.
+const NO_WAKEUP: u64 = 1;
+/// `bpf_ringbuf_query`: bytes not yet read.
+const AVAILABLE: u64 = 0;
+/// Unread bytes from which on the reader is woken; below, it looks by itself several times a second.
+const WAKE_AT_BYTES: u64 = 1 << 20;
+
+/// An entry: counts the call and remembers it until its return.
+#[inline(always)]
+pub fn enter(ctx: &ProbeContext, side: Side) {
+    let Some(subject) = subject::watched() else { return };
+    // SAFETY: the context is the kernel's own.
+    let cookie = Cookie(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
+    let sp = arch::stack_pointer(ctx.regs);
+    if cookie.entry_only() {
+        if cookie.call() != 0 {
+            count_entry(subject, cookie.call());
+        }
+        return;
+    }
+    let Some(stack) = ThreadStack::of(subject.pid_tgid, true) else {
+        // The table of threads is full: still counted, but its duration and outcome stay unknown.
+        if cookie.call() != 0 {
+            count_entry(subject, cookie.call());
+            count::lose(Loss::Unpaired);
+        }
+        return;
+    };
+    // SAFETY: the map value is this thread's own; only it, here, reads or writes it.
+    unsafe {
+        ThreadStack::prune_at_entry(stack, sp, side);
+        let flags = outer_flags(stack, cookie, side);
+        if cookie.call() != 0 && flags & NESTED == 0 {
+            count_entry(subject, cookie.call());
+        }
+        let depth = (*stack).depth;
+        if depth >= MAX_DEPTH as u64 {
+            if cookie.call() != 0 && flags & NESTED == 0 {
+                count::lose(Loss::Unpaired);
+            }
+            return;
+        }
+        let frame = &mut *ThreadStack::frame(stack, depth);
+        frame.sp = sp;
+        frame.entry = arch::instruction_pointer(ctx.regs);
+        frame.cookie = cookie.0;
+        frame.flags = flags;
+        frame.inner_errno = 0;
+        frame.parts_seen = 0;
+        frame.part_ns = [0; PARTS];
+        frame.page_faults = 0;
+        frame.payload = [0; PAYLOAD_WORDS];
+        frame.args = [
+            ctx.arg(0).unwrap_or(0),
+            ctx.arg(1).unwrap_or(0),
+            ctx.arg(2).unwrap_or(0),
+            ctx.arg(3).unwrap_or(0),
+            ctx.arg(4).unwrap_or(0),
+            ctx.arg(5).unwrap_or(0),
+        ];
+        if flags & NESTED == 0 {
+            family::enter(cookie, frame);
+        }
+        if cookie.part() == Part::Pin as u8
+            && let Some(faults) = subject::page_faults()
+        {
+            frame.page_faults = faults;
+            frame.flags |= FAULTS_KNOWN;
+        }
+        (*stack).depth = depth + 1;
+        // Last, so that the time spent above is not the call's.
+        frame.entered_ns = bpf_ktime_get_ns();
+    }
+}
+
+/// A return: measures the call, says how it ended, and reports it.
+#[inline(always)]
+pub fn leave(ctx: &RetProbeContext, side: Side) {
+    // First, for the same reason.
+    // SAFETY: the helper has no preconditions.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let Some(subject) = subject::watched() else { return };
+    let Some(stack) = ThreadStack::of(subject.pid_tgid, false) else { return };
+    // SAFETY: as in `enter`.
+    unsafe {
+        let cookie = Cookie(bpf_get_attach_cookie(ctx.as_ptr()));
+        let sp = arch::entry_stack_pointer(arch::stack_pointer(ctx.regs));
+        if ThreadStack::unwind_to(stack, sp, cookie, side) {
+            let depth = (*stack).depth.wrapping_sub(1);
+            (*stack).depth = depth;
+            let frame = &mut *ThreadStack::frame(stack, depth);
+            finish(subject, stack, depth, frame, ctx.ret::<u64>(), now);
+        }
+        if (*stack).depth == 0 {
+            let _ = crate::maps::STACKS.remove(&subject.pid_tgid);
+        }
+    }
+}
+
+#[inline(always)]
+fn count_entry(subject: Subject, call: u8) {
+    if let Some(counters) = count::counters(subject, call) {
+        // SAFETY: a live map value.
+        count::add(unsafe { &raw mut (*counters).entered }, 1);
+    }
+}
+
+/// What the frames below say of a new one: is it part of a call already counted, is it inside a registration?
+#[inline(always)]
+unsafe fn outer_flags(stack: *mut ThreadStack, cookie: Cookie, side: Side) -> u32 {
+    let mut flags = if side == Side::Kernel { KERNEL } else { 0 };
+    let depth = unsafe { (*stack).depth };
+    let mut i = 0u64;
+    while i < MAX_DEPTH as u64 {
+        if i >= depth {
+            break;
+        }
+        let outer = unsafe { &*ThreadStack::frame(stack, i) };
+        let call = Cookie(outer.cookie).call();
+        if call != 0 && call == cookie.call() {
+            flags |= NESTED;
+        }
+        if call == CallId::RegMr as u8
+            || call == CallId::RegDmabufMr as u8
+            || call == CallId::ReregMr as u8
+            || call == CallId::KernelRegMr as u8
+        {
+            flags |= IN_REGISTRATION;
+        }
+        i += 1;
+    }
+    flags
+}
+
+#[inline(always)]
+unsafe fn finish(
+    subject: Subject,
+    stack: *mut ThreadStack,
+    depth: u64,
+    frame: &mut Frame,
+    value: u64,
+    now: u64,
+) {
+    let cookie = Cookie(frame.cookie);
+    let duration = now.saturating_sub(frame.entered_ns);
+    let nested = frame.flags & NESTED != 0;
+    let (failed, told) = outcome(cookie, value);
+    let pin_faults = if cookie.part() == Part::Pin as u8 && frame.flags & FAULTS_KNOWN != 0 {
+        subject::page_faults().map(|after| after.wrapping_sub(frame.page_faults))
+    } else {
+        None
+    };
+    unsafe {
+        tell_outer(stack, depth, frame, duration, failed, told, pin_faults);
+    }
+    if nested || cookie.call() == 0 {
+        return;
+    }
+    let errno = match (failed, told) {
+        (false, _) => 0,
+        (true, told) if told > 0 => told,
+        _ if frame.inner_errno > 0 => frame.inner_errno,
+        _ if frame.flags & KERNEL == 0 => errno::of_thread(cookie.site(), frame.entry).unwrap_or(-1),
+        _ => -1,
+    };
+    if let Some(faults) = pin_faults {
+        frame.page_faults = faults;
+    }
+    let bytes = family::leave(cookie, frame, value, failed);
+    if let Some(counters) = count::counters(subject, cookie.call()) {
+        // SAFETY: a live map value.
+        unsafe {
+            count::add(&raw mut (*counters).returned, 1);
+            count::add(&raw mut (*counters).total_ns, duration);
+            if failed {
+                count::add(&raw mut (*counters).failed, 1);
+            } else if bytes > 0 {
+                count::add(&raw mut (*counters).bytes, bytes);
+            }
+        }
+    }
+    count::latency(subject, cookie.call(), duration);
+    report(subject, cookie, frame, duration, errno);
+}
+
+/// Whether the call failed, and the errno its return value tells (0 where it tells none).
+#[inline(always)]
+fn outcome(cookie: Cookie, value: u64) -> (bool, i32) {
+    let returns = cookie.returns();
+    if returns == Returns::Pointer as u8 {
+        (value == 0, 0)
+    } else if returns == Returns::Errno as u8 {
+        (value as i32 != 0, if value as i32 > 0 { value as i32 } else { 0 })
+    } else if returns == Returns::MinusOne as u8 {
+        ((value as i32) < 0, 0)
+    } else if returns == Returns::KernelInt as u8 {
+        ((value as i32) < 0, (value as i32).wrapping_neg())
+    } else if returns == Returns::KernelPointer as u8 {
+        // The kernel encodes errnos in the last 4095 values of a pointer.
+        (value > u64::MAX - 4095, (value as i32).wrapping_neg())
+    } else {
+        (false, 0)
+    }
+}
+
+/// Passes time, page faults and errno on to the calls this one was part of.
+#[inline(always)]
+unsafe fn tell_outer(
+    stack: *mut ThreadStack,
+    depth: u64,
+    frame: &Frame,
+    duration: u64,
+    failed: bool,
+    told: i32,
+    pin_faults: Option<u64>,
+) {
+    let cookie = Cookie(frame.cookie);
+    let part = (cookie.part() & 7) as usize;
+    let mut i = 0u64;
+    while i < MAX_DEPTH as u64 {
+        if i >= depth {
+            break;
+        }
+        let outer = unsafe { &mut *ThreadStack::frame(stack, i) };
+        if failed && told > 0 {
+            outer.inner_errno = told;
+        }
+        // A nested frame of the same part is within its outer one's time already.
+        if part > 0 && part < PARTS && frame.flags & NESTED == 0 {
+            outer.parts_seen |= 1 << part;
+            outer.part_ns[part] = outer.part_ns[part].wrapping_add(duration);
+            if let Some(faults) = pin_faults
+                && Cookie(outer.cookie).part() != Part::Pin as u8
+            {
+                outer.page_faults = outer.page_faults.wrapping_add(faults);
+            }
+        }
+        i += 1;
+    }
+}
+
+#[inline(always)]
+fn report(subject: Subject, cookie: Cookie, frame: &Frame, duration_ns: u64, errno: i32) {
+    let Some(mut entry) = EVENTS.reserve::<CallMessage>(0) else {
+        count::lose(Loss::Ring);
+        return;
+    };
+    entry.write(CallMessage {
+        header: Header {
+            kind: MessageKind::Call as u32,
+            tgid: subject.tgid(),
+            tid: subject.tid(),
+            zero: 0,
+            start_ns: subject.start_ns,
+            t_ns: frame.entered_ns,
+        },
+        duration_ns,
+        errno,
+        call: cookie.call(),
+        layout: cookie.layout(),
+        parts_seen: frame.parts_seen as u16,
+        part_ns: frame.part_ns,
+        page_faults: frame.page_faults,
+        payload: frame.payload,
+    });
+    let quiet = EVENTS.query(AVAILABLE) < WAKE_AT_BYTES;
+    entry.submit(if quiet { NO_WAKEUP } else { 0 });
+}

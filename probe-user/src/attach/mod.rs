@@ -1,0 +1,14 @@
+//! Putting probes into libraries and the kernel, and saying how it went.
+
+mod kernel;
+mod library;
+mod perf;
+mod program;
+mod tracefs;
+mod verdict;
+
+pub use kernel::KernelProbes;
+pub use library::{Attachment, LibraryProbes};
+pub use perf::{Link, pid_namespace_is_initial};
+pub use program::{LoadError, Programs, Setting};
+pub use verdict::{AttachError, Circumstances, verdict_of};

@@ -1,0 +1,247 @@
+//! Loading the BPF object.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
+use aya::programs::{KProbe, ProgramError, RawTracePoint, UProbe};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use probe_common::wire::{KernelOffsets, LOSSES, Site, Target};
+
+use crate::collect::wire::{Buckets, Counters, PlainSite, PlainTarget};
+
+/// Names a BPF object to use in place of the one built in.
+const OBJECT_VARIABLE: &str = "RDMA_PROBE_BPF_OBJECT";
+
+static BUILT_IN: &[u8] = aya::include_bytes_aligned!("../../../probe-ebpf/prebuilt/probe.bpfel.o");
+
+/// Why the programs could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The object named by the environment could not be read.
+    #[error("cannot read the BPF object '{}' named by {OBJECT_VARIABLE}: {source}", path.display())]
+    Object {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The kernel does not let this user load programs.
+    #[error("the kernel refuses to load BPF programs: {0}")]
+    Denied(String),
+    /// The probes report pids of the initial namespace, which are not ours.
+    #[error(
+        "this process is in a pid namespace of its own, where the kernel's pids mean nothing: run it in the host's (docker: --pid=host)"
+    )]
+    PidNamespace,
+    /// The object or the kernel is not as expected.
+    #[error("cannot load the BPF programs: {0}")]
+    Broken(String),
+}
+
+/// What the programs are told when loaded.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Setting {
+    /// Watch every process.
+    pub whole_host: bool,
+    /// Offsets of kernel fields.
+    pub offsets: KernelOffsets,
+}
+
+/// The loaded programs, and their maps until somebody takes them.
+#[derive(Debug)]
+pub struct Programs {
+    /// Entry of library functions.
+    pub library_enter: OwnedFd,
+    /// Return of library functions.
+    pub library_return: OwnedFd,
+    /// Entry of kernel functions.
+    pub kernel_enter: OwnedFd,
+    /// Return of kernel functions.
+    pub kernel_return: OwnedFd,
+    ebpf: Ebpf,
+}
+
+impl Programs {
+    /// Loads the object into the kernel; nothing is attached yet.
+    ///
+    /// # Errors
+    /// [`LoadError`], which tells a missing permission from a defect.
+    pub fn load(setting: &Setting) -> Result<Self, LoadError> {
+        let replaced = std::env::var_os(OBJECT_VARIABLE).map(PathBuf::from);
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|source| LoadError::Object { path: path.to_owned(), source })
+        };
+        let other = replaced.as_deref().map(read).transpose()?;
+        let whole_host = u32::from(setting.whole_host);
+        let profiler = std::process::id();
+        let offsets = setting.offsets.words();
+        let mut ebpf = EbpfLoader::new()
+            .btf(None)
+            .override_global("WHOLE_HOST", &whole_host, true)
+            .override_global("PROFILER_TGID", &profiler, true)
+            .override_global("OFFSETS", &offsets[..], true)
+            .load(other.as_deref().unwrap_or(BUILT_IN))
+            .map_err(|error| from_ebpf(&error))?;
+        let library_enter = load::<UProbe>(&mut ebpf, "library_enter", UProbe::load)?;
+        let library_return = load::<UProbe>(&mut ebpf, "library_return", UProbe::load)?;
+        let kernel_enter = load::<KProbe>(&mut ebpf, "kernel_enter", KProbe::load)?;
+        let kernel_return = load::<KProbe>(&mut ebpf, "kernel_return", KProbe::load)?;
+        Ok(Self { library_enter, library_return, kernel_enter, kernel_return, ebpf })
+    }
+
+    /// Attaches the programs that follow processes: `sched_process_fork`, `_exec` and `_exit`. Returns what went wrong
+    /// with each, if anything.
+    pub fn follow_processes(&mut self) -> Vec<(&'static str, Result<(), LoadError>)> {
+        [
+            ("process_fork", "sched_process_fork"),
+            ("process_exec", "sched_process_exec"),
+            ("process_exit", "sched_process_exit"),
+        ]
+        .into_iter()
+        .map(|(program, tracepoint)| (tracepoint, self.attach_tracepoint(program, tracepoint)))
+        .collect()
+    }
+
+    fn attach_tracepoint(&mut self, program: &str, tracepoint: &str) -> Result<(), LoadError> {
+        let program: &mut RawTracePoint = self
+            .ebpf
+            .program_mut(program)
+            .ok_or_else(|| LoadError::Broken(format!("the object has no program '{program}'")))?
+            .try_into()
+            .map_err(|error| from_program(&error))?;
+        program.load().map_err(|error| from_program(&error))?;
+        program.attach(tracepoint).map_err(|error| from_program(&error))?;
+        Ok(())
+    }
+
+    /// The ring buffer. Each map can be taken once.
+    ///
+    /// # Errors
+    /// [`LoadError::Broken`] when the object has no such map.
+    pub fn take_events(&mut self) -> Result<RingBuf<MapData>, LoadError> {
+        self.take("EVENTS")
+    }
+
+    /// The counters.
+    ///
+    /// # Errors
+    /// As [`Programs::take_events`].
+    pub fn take_calls(&mut self) -> Result<Counters, LoadError> {
+        self.take("CALLS")
+    }
+
+    /// The histograms.
+    ///
+    /// # Errors
+    /// As [`Programs::take_events`].
+    pub fn take_buckets(&mut self) -> Result<Buckets, LoadError> {
+        self.take("BUCKETS")
+    }
+
+    /// The losses.
+    ///
+    /// # Errors
+    /// As [`Programs::take_events`].
+    pub fn take_lost(&mut self) -> Result<PerCpuArray<MapData, u64>, LoadError> {
+        let lost: PerCpuArray<MapData, u64> = self.take("LOST")?;
+        if lost.len() != LOSSES {
+            return Err(LoadError::Broken("the object counts other losses".to_owned()));
+        }
+        Ok(lost)
+    }
+
+    /// The watched processes.
+    ///
+    /// # Errors
+    /// As [`Programs::take_events`].
+    pub fn take_targets(&mut self) -> Result<HashMap<MapData, u32, PlainTarget>, LoadError> {
+        self.take("TARGETS")
+    }
+
+    /// The sites in libraries.
+    ///
+    /// # Errors
+    /// As [`Programs::take_events`].
+    pub fn take_sites(&mut self) -> Result<Array<MapData, PlainSite>, LoadError> {
+        self.take("SITES")
+    }
+
+    fn take<T: TryFrom<Map, Error = aya::maps::MapError>>(&mut self, name: &str) -> Result<T, LoadError> {
+        let map = self
+            .ebpf
+            .take_map(name)
+            .ok_or_else(|| LoadError::Broken(format!("the object has no map '{name}'")))?;
+        T::try_from(map).map_err(|error| LoadError::Broken(format!("map '{name}': {error}")))
+    }
+}
+
+const _: () = assert!(size_of::<Site>() == 16 && size_of::<Target>() == 8);
+
+fn load<P>(
+    ebpf: &mut Ebpf,
+    name: &str,
+    load: impl FnOnce(&mut P) -> Result<(), ProgramError>,
+) -> Result<OwnedFd, LoadError>
+where
+    for<'a> &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+    P: AsProgramFd,
+{
+    let program = ebpf
+        .program_mut(name)
+        .ok_or_else(|| LoadError::Broken(format!("the object has no program '{name}'")))?;
+    let program: &mut P = program.try_into().map_err(|error| from_program(&error))?;
+    load(program).map_err(|error| from_program(&error))?;
+    program.owned_fd().map_err(|error| from_program(&error))
+}
+
+/// The program's descriptor as one of our own.
+trait AsProgramFd {
+    fn owned_fd(&self) -> Result<OwnedFd, ProgramError>;
+}
+
+macro_rules! as_program_fd {
+    ($($kind:ty),*) => {
+        $(impl AsProgramFd for $kind {
+            fn owned_fd(&self) -> Result<OwnedFd, ProgramError> {
+                self.fd()?.as_fd().try_clone_to_owned().map_err(ProgramError::IOError)
+            }
+        })*
+    };
+}
+
+as_program_fd!(UProbe, KProbe);
+
+fn from_ebpf(error: &EbpfError) -> LoadError {
+    classify(error)
+}
+
+fn from_program(error: &ProgramError) -> LoadError {
+    if let ProgramError::LoadError { io_error, verifier_log } = error
+        // A program the verifier rejects is answered with "permission denied" too, but with its reasons.
+        && (!is_permission(io_error) || !verifier_log.to_string().is_empty())
+    {
+        // The whole log is long; its end says what the verifier took exception to.
+        let log = verifier_log.to_string();
+        let end: Vec<_> = log.lines().rev().take(12).collect();
+        let end: Vec<_> = end.into_iter().rev().collect();
+        return LoadError::Broken(format!("{io_error}; the verifier says: {}", end.join(" | ")));
+    }
+    classify(error)
+}
+
+fn classify(error: &(dyn std::error::Error + 'static)) -> LoadError {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    let mut denied = false;
+    while let Some(inner) = cause {
+        denied |= inner.downcast_ref::<std::io::Error>().is_some_and(is_permission);
+        text += &format!(": {inner}");
+        cause = inner.source();
+    }
+    if denied { LoadError::Denied(text) } else { LoadError::Broken(text) }
+}
+
+fn is_permission(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+}

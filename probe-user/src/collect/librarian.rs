@@ -1,0 +1,295 @@
+//! The thread that finds verbs libraries in processes and puts probes into them, so that the collection of events never
+//! waits for a file or for the kernel.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use aya::maps::{Array, MapData};
+use object::read::ReadCache;
+
+use super::mappings::{MappingWatch, NewMapping};
+use super::wire::PlainSite;
+use crate::attach::{LibraryProbes, Programs};
+use crate::hooks::is_hooked;
+use crate::library::Image;
+use crate::sample::{Probe, Record};
+use crate::target::{MappedFile, identity, mapped_files, parent_of};
+
+/// How often processes are looked at where new mappings cannot be watched.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Files known to hold no verbs; beyond this many they are looked at again.
+const MAX_DULL: usize = 100_000;
+
+/// What the librarian is asked.
+#[derive(Debug)]
+enum Request {
+    /// Look at the libraries of a process, and keep an eye on it.
+    Watch(u32),
+    /// This process is no more.
+    Forget(u32),
+    /// Look at a file that a process will probably load; answer when done.
+    Prepare(Vec<PathBuf>, Sender<()>),
+    /// Detach and end.
+    End,
+}
+
+/// The librarian, as the session sees it.
+#[derive(Debug)]
+pub struct Librarian {
+    requests: Sender<Request>,
+    bell: UnixStream,
+    answers: Receiver<Record>,
+    thread: JoinHandle<()>,
+}
+
+impl Librarian {
+    /// Starts the thread. The second value says why new mappings are not watched, if they are not.
+    ///
+    /// # Errors
+    /// When the thread cannot be made.
+    pub fn start(
+        programs: Arc<Programs>,
+        sites: Array<MapData, PlainSite>,
+        whole_host: bool,
+    ) -> io::Result<(Self, Option<io::Error>)> {
+        let (requests, inbox) = mpsc::channel();
+        let (outbox, answers) = mpsc::channel();
+        let (bell, heard) = UnixStream::pair()?;
+        heard.set_nonblocking(true)?;
+        bell.set_nonblocking(true)?;
+        let (watch, why_not) = match MappingWatch::new() {
+            Ok(watch) => (Some(watch), None),
+            Err(error) => (None, Some(error)),
+        };
+        let mut worker = Worker {
+            programs,
+            probes: LibraryProbes::new(sites),
+            watch,
+            whole_host,
+            watched: HashSet::new(),
+            dull: HashSet::new(),
+            outbox,
+        };
+        let thread = thread::Builder::new().name("librarian".to_owned()).spawn(move || {
+            worker.run(&inbox, heard);
+            worker.probes.detach();
+        })?;
+        Ok((Self { requests, bell, answers, thread }, why_not))
+    }
+
+    /// Looks at a process now, and whenever it maps more code.
+    pub fn watch(&mut self, pid: u32) {
+        self.ask(Request::Watch(pid));
+    }
+
+    /// A process is no more.
+    pub fn forget(&mut self, pid: u32) {
+        self.ask(Request::Forget(pid));
+    }
+
+    /// Puts probes into files a command will load, and waits until they are in place.
+    pub fn prepare(&mut self, files: Vec<PathBuf>) {
+        let (done, wait) = mpsc::channel();
+        self.ask(Request::Prepare(files, done));
+        // An error means that the thread is gone; the command then runs unobserved, which the verdicts tell.
+        let _ = wait.recv();
+    }
+
+    /// Verdicts reached since the last call.
+    pub fn answers(&self) -> impl Iterator<Item = Record> + '_ {
+        self.answers.try_iter()
+    }
+
+    /// Detaches everything; returns what was still to be told.
+    pub fn end(mut self) -> Vec<Record> {
+        self.ask(Request::End);
+        let _ = self.thread.join();
+        self.answers.try_iter().collect()
+    }
+
+    fn ask(&mut self, request: Request) {
+        let _ = self.requests.send(request);
+        // A full pipe rings already.
+        let _ = self.bell.write(&[1]);
+    }
+}
+
+struct Worker {
+    programs: Arc<Programs>,
+    probes: LibraryProbes,
+    watch: Option<MappingWatch>,
+    whole_host: bool,
+    watched: HashSet<u32>,
+    /// Files without verbs: device, inode, time of change.
+    dull: HashSet<(u64, u64, i64)>,
+    outbox: Sender<Record>,
+}
+
+impl Worker {
+    fn run(&mut self, inbox: &Receiver<Request>, mut bell: UnixStream) {
+        if self.whole_host {
+            self.look_at_everyone();
+        }
+        loop {
+            self.wait(&bell);
+            // Empties the bell before the requests are taken: what is sent afterwards rings again.
+            let mut rung = [0; 256];
+            while matches!(bell.read(&mut rung), Ok(n) if n == rung.len()) {}
+            for request in inbox.try_iter() {
+                match request {
+                    Request::Watch(pid) => {
+                        self.watched.insert(pid);
+                        self.look_at(pid);
+                    }
+                    Request::Forget(pid) => {
+                        self.watched.remove(&pid);
+                    }
+                    Request::Prepare(files, done) => {
+                        for path in files {
+                            if let Ok(file) = File::open(&path) {
+                                self.consider(file, &path, None);
+                            }
+                        }
+                        let _ = done.send(());
+                    }
+                    Request::End => return,
+                }
+            }
+            self.look_at_news();
+        }
+    }
+
+    fn wait(&self, bell: &UnixStream) {
+        let mut fds = vec![poll_entry(bell.as_raw_fd())];
+        let timeout = match &self.watch {
+            Some(watch) => {
+                fds.extend(watch.descriptors().map(poll_entry));
+                -1
+            }
+            None => LOOK_EVERY.as_millis() as i32,
+        };
+        // SAFETY: the list is as long as said; its descriptors live as long as `self` and `bell`.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+    }
+
+    fn look_at_news(&mut self) {
+        let Some(watch) = &mut self.watch else {
+            self.look_again();
+            return;
+        };
+        let news = watch.take();
+        if news.lost {
+            self.look_again();
+        }
+        for NewMapping { pid, range, path, t_ns } in news.mappings {
+            // Files that no process of ours maps cost us nothing: the probes filter by process, but not the attaching.
+            if self.whole_host || self.watched.contains(&pid) || self.is_child_of_watched(pid) {
+                let mapped = MappedFile { pid, range, path, deleted: false };
+                self.consider_mapped(&mapped, Some(t_ns));
+            }
+        }
+    }
+
+    /// A child's first mappings may be told before its fork is.
+    fn is_child_of_watched(&mut self, pid: u32) -> bool {
+        let is = parent_of(pid).is_some_and(|parent| self.watched.contains(&parent));
+        if is {
+            self.watched.insert(pid);
+        }
+        is
+    }
+
+    fn look_again(&mut self) {
+        if self.whole_host {
+            self.look_at_everyone();
+        } else {
+            for pid in self.watched.clone() {
+                self.look_at(pid);
+            }
+        }
+    }
+
+    fn look_at_everyone(&mut self) {
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                self.look_at(pid);
+            }
+        }
+    }
+
+    fn look_at(&mut self, pid: u32) {
+        // A process that is gone, or a kernel thread, maps nothing.
+        for mapped in mapped_files(pid).unwrap_or_default() {
+            self.consider_mapped(&mapped, None);
+        }
+    }
+
+    fn consider_mapped(&mut self, mapped: &MappedFile, mapped_at: Option<u64>) {
+        if let Ok(file) = mapped.open() {
+            self.consider(file, &mapped.path, mapped_at);
+        }
+    }
+
+    /// Puts probes into a file, if it holds verbs and has none yet.
+    fn consider(&mut self, file: File, shown: &Path, mapped_at: Option<u64>) {
+        let Ok(id) = identity(&file) else { return };
+        let changed = file.metadata().map(|meta| std::os::unix::fs::MetadataExt::ctime(&meta)).unwrap_or(0);
+        let dull = (id.0, id.1, changed);
+        if self.probes.has(id) || self.dull.contains(&dull) {
+            return;
+        }
+        let image = Image::parse(&ReadCache::new(&file), &is_hooked).unwrap_or_default();
+        if image.exports.is_empty() {
+            if self.dull.len() >= MAX_DULL {
+                self.dull.clear();
+            }
+            self.dull.insert(dull);
+            return;
+        }
+        let attached = self.probes.attach(&self.programs, id, file, shown, &image);
+        for probe in attached.probes {
+            let late = mapped_at.map(|at| probe.t_ns.saturating_sub(at));
+            let _ = self.outbox.send(Record::Probe(with_delay(probe, late)));
+        }
+    }
+}
+
+/// Says how long a library was in use before it was watched: what it did in between is not in the counts.
+fn with_delay(mut probe: Probe, late_ns: Option<u64>) -> Probe {
+    if let Some(late) = late_ns {
+        probe.place +=
+            &format!(" (attached {}.{} ms after it was mapped)", late / 1_000_000, late / 100_000 % 10);
+    }
+    probe
+}
+
+const fn poll_entry(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_attachment_says_how_late() {
+        let probe = Probe {
+            name: "ibv_reg_mr_iova2".to_owned(),
+            place: "/lib/x+0x10".to_owned(),
+            call: None,
+            t_ns: 1,
+            verdict: crate::sample::Verdict::Live,
+        };
+        assert_eq!(with_delay(probe.clone(), None).place, "/lib/x+0x10");
+        let late = with_delay(probe, Some(12_345_678)).place;
+        assert_eq!(late, "/lib/x+0x10 (attached 12.3 ms after it was mapped)");
+    }
+}

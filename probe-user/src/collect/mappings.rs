@@ -1,0 +1,150 @@
+//! Code that processes map from now on: libraries opened late, by dlopen, by exec, in a new container.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use perf_event::data::Record;
+use perf_event::events::Software;
+use perf_event::{Builder, Clock, SampleFlag, Sampler};
+
+/// Ring per processor; a record is about 120 bytes. An overflow is told, and answered by looking at every process.
+const RING_BYTES: usize = 64 << 10;
+
+/// A file that was mapped with code in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewMapping {
+    /// Process.
+    pub pid: u32,
+    /// Address range, as `/proc/PID/map_files` names it.
+    pub range: String,
+    /// Path in the process's own mount namespace.
+    pub path: PathBuf,
+    /// When it was mapped.
+    pub t_ns: u64,
+}
+
+/// What has come since the last look.
+#[derive(Debug, Default)]
+pub struct News {
+    /// New mappings.
+    pub mappings: Vec<NewMapping>,
+    /// True when some were lost.
+    pub lost: bool,
+}
+
+/// Watches all processors.
+pub struct MappingWatch {
+    samplers: Vec<Sampler>,
+}
+
+impl std::fmt::Debug for MappingWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MappingWatch on {} processors", self.samplers.len())
+    }
+}
+
+impl MappingWatch {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// Where perf events of other processes are not for us.
+    pub fn new() -> io::Result<Self> {
+        let samplers = online_processors()
+            .into_iter()
+            .map(|processor| {
+                Builder::new(Software::DUMMY)
+                    .any_pid()
+                    .one_cpu(processor)
+                    .mmap(true)
+                    .mmap2(true)
+                    .sample_id_all(true)
+                    .sample(SampleFlag::TIME)
+                    .clockid(Clock::MONOTONIC)
+                    .wakeup_events(1)
+                    .enabled(true)
+                    .build()?
+                    .sampled(RING_BYTES)
+            })
+            .collect::<io::Result<_>>()?;
+        Ok(Self { samplers })
+    }
+
+    /// Descriptors that become readable when there are news.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        self.samplers.iter().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Takes what has come.
+    pub fn take(&mut self) -> News {
+        let mut news = News::default();
+        for sampler in &mut self.samplers {
+            while let Some(record) = sampler.next_record() {
+                let t_ns = time_of(&record.to_contiguous());
+                match record.parse_record() {
+                    Ok(Record::Mmap2(found)) => {
+                        // Anonymous code, the vdso and such have no path.
+                        let path = path_of(found.filename_os().as_bytes());
+                        if path.is_absolute() {
+                            let end = found.addr.saturating_add(found.len);
+                            let range = format!("{:x}-{end:x}", found.addr);
+                            news.mappings.push(NewMapping { pid: found.pid, range, path, t_ns });
+                        }
+                    }
+                    Ok(Record::Lost(_) | Record::LostSamples(_)) => news.lost = true,
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        }
+        news
+    }
+}
+
+/// The name without the zeroes that fill it up to a multiple of eight.
+fn path_of(name: &[u8]) -> PathBuf {
+    let end = memchr::memchr(0, name).unwrap_or(name.len());
+    PathBuf::from(OsStr::from_bytes(&name[..end]))
+}
+
+/// When a record was made: with the settings above, its last word.
+fn time_of(record: &[u8]) -> u64 {
+    record.last_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
+/// Numbers of the processors that run, as `/sys/devices/system/cpu/online` lists them.
+fn online_processors() -> Vec<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let found = parse_list(&text);
+    if found.is_empty() { vec![0] } else { found }
+}
+
+/// `0-3,8,10-11`.
+fn parse_list(text: &str) -> Vec<usize> {
+    // No machine has more; a damaged list must not make us open a million events.
+    const MOST: usize = 8192;
+    text.trim()
+        .split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?.min(MOST))
+        })
+        .flatten()
+        .take(MOST)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_lists_are_read_with_their_gaps() {
+        assert_eq!(parse_list("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(parse_list("0"), [0]);
+        assert!(parse_list("").is_empty());
+        assert!(parse_list("5-99999999999999999999").is_empty());
+        assert!(parse_list("0-4000000000").len() <= 8192);
+    }
+}

@@ -1,0 +1,12 @@
+//! Collection: from loaded probes to records.
+
+pub mod clock;
+mod counters;
+pub mod decode;
+mod librarian;
+mod mappings;
+mod processes;
+mod session;
+pub mod wire;
+
+pub use session::{Options, Session};

@@ -1,0 +1,392 @@
+//! A recording in progress: probes attached, records coming out.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aya::maps::{HashMap as BpfMap, MapData, PerCpuArray, RingBuf};
+use probe_common::wire::{Loss, MessageKind, Target};
+
+use super::clock::now_ns;
+use super::counters::{Reading, Reported};
+use super::decode;
+use super::librarian::Librarian;
+use super::processes::Processes;
+use super::wire::{Buckets, Counters, PlainTarget, call_message, process_message};
+use crate::attach::{Circumstances, KernelProbes, LoadError, Programs, Setting, pid_namespace_is_initial};
+use crate::hooks::{KERNEL_HOOKS, library_hooks};
+use crate::kernel::{self, Btf, Offsets};
+use crate::sample::{Lost, Probe, ProcessId, Record, Sample, Verdict};
+use crate::target;
+
+/// Most events taken out of the ring before the rest of the loop gets its turn.
+const MAX_EVENTS_AT_ONCE: usize = 20_000;
+
+/// What is recorded.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Every process, instead of those given to [`Session::watch`] and their children.
+    pub whole_host: bool,
+    /// Attach to the kernel too.
+    pub kernel: bool,
+    /// Time between two samples.
+    pub interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { whole_host: false, kernel: true, interval: Duration::from_secs(1) }
+    }
+}
+
+/// A recording in progress. Without the permission to load programs it still tells of processes, and why it tells no
+/// more.
+pub struct Session {
+    options: Options,
+    probing: Option<Probing>,
+    processes: Processes,
+    /// Processes whose end was seen: their counters are read once more, then removed.
+    ending: HashMap<ProcessId, bool>,
+    next_sample: Instant,
+    pending: Vec<Record>,
+}
+
+/// What exists only where programs could be loaded.
+struct Probing {
+    // The programs stay loaded as long as this is held.
+    programs: Arc<Programs>,
+    kernel: KernelProbes,
+    librarian: Librarian,
+    events: RingBuf<MapData>,
+    calls: Counters,
+    buckets: Buckets,
+    lost: PerCpuArray<MapData, u64>,
+    targets: BpfMap<MapData, u32, PlainTarget>,
+    reported: Reported,
+}
+
+impl Session {
+    /// Loads the programs and attaches to the kernel. What cannot be attached is told as verdicts among the records.
+    pub fn start(options: Options) -> Self {
+        let mut session = Self {
+            next_sample: Instant::now() + options.interval,
+            options,
+            probing: None,
+            processes: Processes::default(),
+            ending: HashMap::new(),
+            pending: Vec::new(),
+        };
+        match session.load() {
+            Ok(probing) => session.probing = Some(probing),
+            Err(error) => session.tell_all(&verdict_on_loading(&error)),
+        }
+        session
+    }
+
+    /// True where probes could be loaded: otherwise only processes are told of.
+    pub fn is_probing(&self) -> bool {
+        self.probing.is_some()
+    }
+
+    /// Watches a process, all its threads, and from now on its children.
+    ///
+    /// # Errors
+    /// When the process is gone, or the table of watched processes is full.
+    pub fn watch(&mut self, pid: u32) -> io::Result<()> {
+        let start_ns = target::start_ns_of(pid).ok_or(io::ErrorKind::NotFound)?;
+        self.pending.extend(self.processes.meet(ProcessId { pid, start_ns }));
+        if let Some(probing) = &mut self.probing {
+            probing
+                .targets
+                .insert(pid, PlainTarget(Target { start_ns }), 0)
+                .map_err(|error| io::Error::other(format!("the table of watched processes: {error}")))?;
+            probing.librarian.watch(pid);
+        }
+        Ok(())
+    }
+
+    /// Puts probes into files that a command is about to load.
+    pub fn prepare(&mut self, files: Vec<PathBuf>) {
+        if let Some(probing) = &mut self.probing {
+            probing.librarian.prepare(files);
+        }
+    }
+
+    /// Descriptor that becomes readable when events should be taken soon.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.probing.as_ref().map(|probing| probing.events.as_raw_fd())
+    }
+
+    /// What has come since the last call: processes, verdicts, events, and a sample when one is due.
+    pub fn take(&mut self) -> Vec<Record> {
+        let mut records = std::mem::take(&mut self.pending);
+        self.take_events(&mut records, MAX_EVENTS_AT_ONCE);
+        if let Some(probing) = &self.probing {
+            records.extend(probing.librarian.answers());
+        }
+        if Instant::now() >= self.next_sample {
+            self.sample(&mut records);
+            self.next_sample = Instant::now() + self.options.interval;
+        }
+        records
+    }
+
+    /// True when every process that was watched has ended.
+    pub fn all_ended(&self) -> bool {
+        self.processes.living().all(target::has_ended)
+    }
+
+    /// What has been missed so far.
+    pub fn lost(&self) -> Lost {
+        let Some(probing) = &self.probing else { return Lost::default() };
+        let sum =
+            |loss: Loss| probing.lost.get(&(loss as u32), 0).map_or(0, |per_cpu| per_cpu.iter().sum::<u64>());
+        Lost {
+            ring_events: sum(Loss::Ring),
+            unpaired: sum(Loss::Unpaired),
+            kernel_returns: probing.kernel.missed_returns(),
+            uncounted: sum(Loss::Uncounted),
+        }
+    }
+
+    /// Ends the recording: what is still in the ring, a last sample, the last verdicts; then everything is detached.
+    pub fn finish(mut self) -> Vec<Record> {
+        let mut records = std::mem::take(&mut self.pending);
+        self.take_events(&mut records, usize::MAX);
+        self.sample(&mut records);
+        if let Some(probing) = self.probing.take() {
+            let Probing { programs, kernel, librarian, .. } = probing;
+            records.extend(librarian.end());
+            kernel.detach();
+            drop(programs);
+        }
+        records
+    }
+
+    fn load(&mut self) -> Result<Probing, LoadError> {
+        if !pid_namespace_is_initial() {
+            return Err(LoadError::PidNamespace);
+        }
+        let vmlinux = read_btf("vmlinux", None);
+        let modules: Vec<_> = ["ib_core", "ib_uverbs", "rdma_rxe"]
+            .into_iter()
+            .filter_map(|module| read_btf(module, vmlinux.as_ref()))
+            .collect();
+        let offsets = match &vmlinux {
+            Some(vmlinux) => kernel::offsets(vmlinux, &modules),
+            None => Offsets { missing: vec!["/sys/kernel/btf/vmlinux".to_owned()], ..Offsets::default() },
+        };
+        let setting = Setting { whole_host: self.options.whole_host, offsets: offsets.known };
+        let mut programs = Programs::load(&setting)?;
+        let events = programs.take_events()?;
+        let (calls, buckets) = (programs.take_calls()?, programs.take_buckets()?);
+        let (lost, targets) = (programs.take_lost()?, programs.take_targets()?);
+        let sites = programs.take_sites()?;
+        self.follow_processes(&mut programs, &offsets);
+        let programs = Arc::new(programs);
+        let kernel = self.attach_kernel(&programs, vmlinux.as_ref(), &modules);
+        let (librarian, no_mappings) =
+            Librarian::start(Arc::clone(&programs), sites, self.options.whole_host)
+                .map_err(|error| LoadError::Broken(format!("cannot start a thread: {error}")))?;
+        self.pending.push(Record::Probe(Probe {
+            name: "perf:mmap2".to_owned(),
+            place: String::new(),
+            call: None,
+            t_ns: now_ns(),
+            verdict: match no_mappings {
+                None => Verdict::Live,
+                Some(error) => Verdict::NotHere {
+                    why: format!(
+                        "new mappings cannot be watched ({error}): processes are looked at every 100 ms"
+                    ),
+                },
+            },
+        }));
+        Ok(Probing {
+            programs,
+            kernel,
+            librarian,
+            events,
+            calls,
+            buckets,
+            lost,
+            targets,
+            reported: Reported::default(),
+        })
+    }
+
+    fn follow_processes(&mut self, programs: &mut Programs, offsets: &Offsets) {
+        let missing: Vec<_> =
+            offsets.missing.iter().filter(|field| !field.starts_with("ib_umem")).cloned().collect();
+        for (name, outcome) in programs.follow_processes() {
+            let verdict = match outcome {
+                Ok(()) if missing.is_empty() => Verdict::Live,
+                Ok(()) => Verdict::NotHere {
+                    why: format!(
+                        "children are not followed: the kernel's BTF does not tell {}",
+                        missing.join(", ")
+                    ),
+                },
+                Err(error) => verdict_on_loading(&error),
+            };
+            let probe = Probe {
+                name: format!("tracepoint:{name}"),
+                place: String::new(),
+                call: None,
+                t_ns: now_ns(),
+                verdict,
+            };
+            self.pending.push(Record::Probe(probe));
+        }
+    }
+
+    fn attach_kernel(
+        &mut self,
+        programs: &Programs,
+        vmlinux: Option<&Btf<'_>>,
+        modules: &[Btf<'_>],
+    ) -> KernelProbes {
+        let functions =
+            if self.options.kernel { kernel::functions(vmlinux, modules) } else { Ok(Default::default()) };
+        let (attached, probes) = KernelProbes::attach(programs, &functions.unwrap_or_default());
+        if self.options.kernel {
+            self.pending.extend(probes.into_iter().map(Record::Probe));
+        }
+        attached
+    }
+
+    /// The same verdict on everything, where nothing could be loaded.
+    fn tell_all(&mut self, verdict: &Verdict) {
+        let names = library_hooks()
+            .map(|hook| (hook.symbol.to_owned(), Some(hook.call)))
+            .chain(KERNEL_HOOKS.iter().map(|hook| (format!("kernel:{}", hook.symbol), hook.call)));
+        self.pending.extend(names.map(|(name, call)| {
+            let call = call.map(decode::call);
+            Record::Probe(Probe {
+                name,
+                place: String::new(),
+                call,
+                t_ns: now_ns(),
+                verdict: verdict.clone(),
+            })
+        }));
+    }
+
+    fn take_events(&mut self, records: &mut Vec<Record>, most: usize) {
+        let Some(probing) = &mut self.probing else { return };
+        let mut taken = 0;
+        while taken < most {
+            let Some(item) = probing.events.next() else { break };
+            taken += 1;
+            let kind = item.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+            if kind == MessageKind::Call as u32 {
+                let Some(message) = call_message(&item) else { continue };
+                let Some(mut event) = decode::event(&message) else { continue };
+                event.id = self.processes.identify(event.id.pid, event.id.start_ns);
+                records.extend(self.processes.meet(event.id));
+                records.push(Record::Event(event));
+                continue;
+            }
+            let kinds = [MessageKind::Fork, MessageKind::Exec, MessageKind::Exit];
+            let Some(kind) = kinds.into_iter().find(|known| *known as u32 == kind) else { continue };
+            let Some(message) = process_message(&item) else { continue };
+            records.extend(self.processes.told(kind, &message));
+            match kind {
+                MessageKind::Exit => {}
+                _ => probing.librarian.watch(message.header.tgid),
+            }
+        }
+    }
+
+    fn sample(&mut self, records: &mut Vec<Record>) {
+        let (gone, told) = self.processes.ended();
+        let lost = self.lost();
+        if let Some(probing) = &mut self.probing {
+            let reading = probing.read(&mut self.processes);
+            let processes = probing.reported.changed(&reading);
+            for sample in &processes {
+                records.extend(self.processes.meet(sample.id));
+            }
+            records.push(Record::Sample(Sample { t_ns: now_ns(), processes, lost, devices: Vec::new() }));
+        }
+        records.extend(told);
+        self.reap(gone);
+    }
+
+    /// Removes the counters of processes that had ended before the reading: nothing is added to them any more.
+    fn reap(&mut self, gone: Vec<ProcessId>) {
+        for id in gone {
+            // One more round first: what they did last may still be in the ring.
+            if !std::mem::replace(self.ending.entry(id).or_insert(false), true) {
+                continue;
+            }
+            self.ending.remove(&id);
+            self.processes.forget(id);
+            if let Some(probing) = &mut self.probing {
+                probing.forget(id);
+            }
+        }
+    }
+}
+
+impl Probing {
+    fn read(&self, processes: &mut Processes) -> Reading {
+        // A key that is removed while the table is walked makes the walk start again; keys are removed only here, by
+        // this thread.
+        let calls = self.calls.iter().filter_map(Result::ok).map(|(key, counters)| {
+            let mut key = key.0;
+            key.start_ns = processes.identify(key.tgid, key.start_ns).start_ns;
+            (key, counters.0)
+        });
+        let calls: Vec<_> = calls.collect();
+        let buckets = self.buckets.iter().filter_map(Result::ok).map(|(key, n)| {
+            let mut key = key.0;
+            key.start_ns = processes.identify(key.tgid, key.start_ns).start_ns;
+            (key, n)
+        });
+        Reading { calls, buckets: buckets.collect() }
+    }
+
+    fn forget(&mut self, id: ProcessId) {
+        let mine = |tgid: u32, start_ns: u64| tgid == id.pid && (start_ns == id.start_ns || start_ns == 0);
+        let calls: Vec<_> =
+            self.calls.keys().filter_map(Result::ok).filter(|k| mine(k.0.tgid, k.0.start_ns)).collect();
+        for key in calls {
+            let _ = self.calls.remove(&key);
+        }
+        let buckets: Vec<_> =
+            self.buckets.keys().filter_map(Result::ok).filter(|k| mine(k.0.tgid, k.0.start_ns)).collect();
+        for key in buckets {
+            let _ = self.buckets.remove(&key);
+        }
+        self.reported.forget(id);
+        // Unless the pid has a new owner that is watched too.
+        if self.targets.get(&id.pid, 0).is_ok_and(|PlainTarget(target)| target.start_ns == id.start_ns) {
+            let _ = self.targets.remove(&id.pid);
+            self.librarian.forget(id.pid);
+        }
+    }
+}
+
+fn verdict_on_loading(error: &LoadError) -> Verdict {
+    match error {
+        LoadError::Denied(text) => Verdict::Denied {
+            missing: Circumstances::read().missing().unwrap_or_else(|| {
+                format!("{text}: the capabilities are there, so a security module forbids it")
+            }),
+        },
+        LoadError::Object { .. } | LoadError::Broken(_) => Verdict::Broken { report: error.to_string() },
+        LoadError::PidNamespace => Verdict::NotHere { why: error.to_string() },
+    }
+}
+
+fn read_btf<'base>(name: &str, base: Option<&'base Btf<'base>>) -> Option<Btf<'base>> {
+    // A module's BTF without its base says nothing.
+    if name != "vmlinux" && base.is_none() {
+        return None;
+    }
+    Btf::parse(std::fs::read(format!("/sys/kernel/btf/{name}")).ok()?, base).ok()
+}

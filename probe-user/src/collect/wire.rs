@@ -1,0 +1,76 @@
+//! The wire types as aya's maps want them, and messages out of bytes.
+
+use aya::Pod;
+use aya::maps::{HashMap, MapData};
+use probe_common::wire::{BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, Site, Target};
+
+/// The table of counters.
+pub type Counters = HashMap<MapData, PlainCallKey, PlainCounters>;
+/// The table of histogram buckets.
+pub type Buckets = HashMap<MapData, PlainBucketKey, u64>;
+
+macro_rules! plain {
+    ($($name:ident($wire:ty)),* $(,)?) => {
+        $(
+            /// The wire type of that name; aya copies it to and from the kernel byte by byte.
+            #[derive(Debug, Clone, Copy)]
+            #[repr(transparent)]
+            pub struct $name(pub $wire);
+
+            // SAFETY: `repr(C)` structures of integers without padding: any bytes are a value, and a value is its
+            // bytes. The sizes below say so for each.
+            unsafe impl Pod for $name {}
+        )*
+    };
+}
+
+plain!(
+    PlainCallKey(CallKey),
+    PlainCounters(CallCounters),
+    PlainBucketKey(BucketKey),
+    PlainTarget(Target),
+    PlainSite(Site),
+);
+
+const _: () = assert!(
+    size_of::<CallKey>() == 16
+        && size_of::<CallCounters>() == 40
+        && size_of::<BucketKey>() == 16
+        && size_of::<CallMessage>() == 272
+        && size_of::<ProcessMessage>() == 56
+);
+
+/// A message that is plain data.
+trait Plain: Copy {}
+impl Plain for CallMessage {}
+impl Plain for ProcessMessage {}
+
+/// A call, out of the bytes of a ring-buffer item; `None` where they are too few.
+pub fn call_message(bytes: &[u8]) -> Option<CallMessage> {
+    read(bytes)
+}
+
+/// A process event, likewise.
+pub fn process_message(bytes: &[u8]) -> Option<ProcessMessage> {
+    read(bytes)
+}
+
+fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
+    (bytes.len() >= size_of::<T>()).then(|| {
+        // SAFETY: the bytes are enough, and any bytes are a value of these types: `repr(C)`, integers only, no
+        // padding.
+        unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_message_is_none() {
+        assert!(call_message(&[0; 271]).is_none());
+        assert!(call_message(&[0; 272]).is_some());
+        assert!(process_message(&[]).is_none());
+    }
+}
