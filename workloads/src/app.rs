@@ -11,7 +11,7 @@ use crate::output::{emit, json};
 use crate::probe::{self, Checked};
 use crate::progress::Progress;
 use crate::suite::{self, Finding, Workload};
-use crate::{emulated, memory, plot, print, responder, truth};
+use crate::{emulated, memory, plot, predict, print, responder, truth};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -85,6 +85,9 @@ fn bench(common: &Common, sweeping: bool) -> Result<Option<Bench>> {
     options.check()?;
     if common.port == 0 {
         return Err(usage("--port 0 names no port; give 1 to 65535"));
+    }
+    if let Some(name) = &common.profile {
+        predict::profile(name)?;
     }
     let device = device(common)?;
     if common.reserve_hugepages {

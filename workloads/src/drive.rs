@@ -2,7 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::interrupt;
-use crate::load::{Load, Op, Pace, Wait, Walker};
+use crate::load::{Load, Op, Pace, Pick, Random, Wait, Walker};
 use crate::measure::{CpuClock, Latency, Sample};
 use crate::verbs::{Atomic, SendList, WC_BATCH, ffi};
 use anyhow::{Result, bail};
@@ -39,6 +39,7 @@ pub struct Driver {
     accounts: Vec<Account>,
     list: SendList,
     local_slots: u64,
+    random: Random,
 }
 
 impl Driver {
@@ -63,7 +64,7 @@ impl Driver {
             })
             .collect();
         let list = SendList::with_capacity(load.batch as usize);
-        Ok(Driver { load, accounts, list, local_slots })
+        Ok(Driver { load, accounts, list, local_slots, random: Random::new(0) })
     }
 
     /// The load it carries out.
@@ -89,7 +90,11 @@ impl Driver {
             let stopping = now >= budget;
             let mut posted = false;
             if !stopping {
-                for qp in 0..self.accounts.len() {
+                for turn in 0..self.accounts.len() {
+                    let qp = match self.load.pick {
+                        Pick::InTurn => turn,
+                        Pick::Random => self.random.below(self.accounts.len() as u64) as usize,
+                    };
                     posted |= self.fill(endpoint, &mut run, qp, &mut due)?;
                 }
             } else {

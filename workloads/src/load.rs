@@ -77,6 +77,16 @@ pub enum Pace {
     Open(f64),
 }
 
+/// Which queue pair the next list goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pick {
+    /// Each in turn.
+    InTurn,
+    /// Any, as requests of many clients would.
+    Random,
+}
+
 /// One load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Load {
@@ -90,6 +100,8 @@ pub struct Load {
     pub window: u32,
     /// Requests outstanding over all queue pairs; 0 for no limit beyond `window`.
     pub total_window: u32,
+    /// Which queue pair the next list goes to.
+    pub pick: Pick,
     /// Requests per call of post_send.
     pub batch: u32,
     /// One request in this many asks for a completion.
@@ -118,6 +130,7 @@ impl Default for Load {
             qps: 1,
             window: 64,
             total_window: 0,
+            pick: Pick::InTurn,
             batch: 1,
             signal_every: 1,
             inline: false,
@@ -200,7 +213,7 @@ pub struct Walker {
     slot: u64,
     slots: u64,
     next: u64,
-    random: u64,
+    random: Random,
 }
 
 impl Walker {
@@ -209,13 +222,7 @@ impl Walker {
         let slots = load.slots();
         // Each queue pair starts somewhere else, so that sequential walks do not follow in each other's steps.
         let next = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) % slots;
-        Walker {
-            walk: load.walk,
-            slot: load.slot(),
-            slots,
-            next,
-            random: seed.wrapping_add(0x1234_5678_9ABC_DEF1) | 1,
-        }
+        Walker { walk: load.walk, slot: load.slot(), slots, next, random: Random::new(seed) }
     }
 
     /// Offset of the next request.
@@ -225,15 +232,7 @@ impl Walker {
             Walk::Fixed => 0,
             Walk::Sequential => self.advance(1),
             Walk::Strided(bytes) => self.advance((bytes / self.slot).max(1)),
-            Walk::Random => {
-                // xorshift64*: a few cycles, and far better than needed to spread addresses.
-                self.random ^= self.random >> 12;
-                self.random ^= self.random << 25;
-                self.random ^= self.random >> 27;
-                let value = self.random.wrapping_mul(0x2545_F491_4F6C_DD1D);
-                let slot = (u128::from(value) * u128::from(self.slots)) >> 64;
-                slot as u64 * self.slot
-            }
+            Walk::Random => self.random.below(self.slots) * self.slot,
         }
     }
 
@@ -246,6 +245,27 @@ impl Walker {
             self.next = if steps == 1 { 0 } else { (here % steps + 1) % steps % self.slots };
         }
         here * self.slot
+    }
+}
+
+/// xorshift64*: a few cycles, and far better than needed to spread addresses.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_add(0x1234_5678_9ABC_DEF1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let value = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D);
+        ((u128::from(value) * u128::from(bound)) >> 64) as u64
     }
 }
 

@@ -197,7 +197,7 @@ mod tests {
     }
 
     fn model() -> Prediction {
-        Prediction { profile: "cx5-like".into(), ratio: 4.0, low: 3.0, high: 5.0 }
+        Prediction { profile: "cx5-like".into(), ratio: 4.0, low: 3.0, high: 5.0, ..Prediction::default() }
     }
 
     fn effect(reality: Reality, kind: DeviceKind, prediction: Option<Prediction>) -> Effect {

@@ -1,12 +1,24 @@
-//! What the timing model is asked, on the emulated device.
+//! What the timing model says of a load, on the emulated device.
 
 use crate::bench::Bench;
 use crate::device::DeviceKind;
+use crate::emulated;
 use crate::endpoint::CqLayout;
-use crate::load::Load;
+use crate::error::usage;
+use crate::load::{Load, Mix, Op, Pace, Pick, Wait, Walk};
+use crate::measure::Metric;
 use crate::suite::{Comparison, Workload};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use rnic_emu::model::drive::{Memory, Pattern, Waiting};
+use rnic_emu::model::{self, LoadSpec, Profile, drive, predict_range};
 use serde::Serialize;
+
+/// Draws from the uncertain parameters' ranges per prediction: the 5 % and 95 % bounds then rest on two draws each.
+const DRAWS: u32 = 40;
+/// Requests modelled per draw: enough for cache contents to settle and rates to hold within a per cent or so.
+const MEASURED: u64 = 20_000;
+/// Seed of the draws, so that the same question has the same answer.
+const SEED: u64 = 1;
 
 /// A variant as the timing model takes it.
 #[derive(Clone, Debug)]
@@ -17,26 +29,125 @@ pub struct Case {
     pub page: u64,
     /// How completion queues are laid out.
     pub cqs: CqLayout,
+    /// Threads that post. The workloads themselves use one; where a NIC's limit is the question, a single thread's speed must
+    /// not be the answer.
+    pub threads: u32,
 }
 
 impl Case {
-    /// A load over ordinary pages.
+    /// A load over ordinary pages from one thread, as the workloads make it.
     pub fn of(load: Load) -> Case {
-        Case { load, page: 4096, cqs: CqLayout::Shared }
+        Case { load, page: 4096, cqs: CqLayout::Shared, threads: 1 }
+    }
+
+    /// The load in the model's terms; `None` for what it has no terms for.
+    fn spec(&self) -> Option<LoadSpec> {
+        let load = &self.load;
+        // The model knows no misaligned DMA, and mixes READs only on the same queue pairs.
+        if load.local_offset != 0 || load.remote_offset != 0 {
+            return None;
+        }
+        let (op, read_percent) = match load.mix {
+            Mix::Only(op) => (op, 0),
+            Mix::ReadWriteMixed => (Op::Write, 50),
+            Mix::ReadWriteApart => return None,
+        };
+        let window = load.qps.checked_mul(load.window)?;
+        Some(LoadSpec {
+            threads: self.threads.max(1),
+            qps: load.qps,
+            outstanding: if load.total_window > 0 { load.total_window } else { window },
+            pick: match load.pick {
+                Pick::InTurn => drive::Pick::RoundRobin,
+                Pick::Random => drive::Pick::Random,
+            },
+            list: load.batch,
+            signal_every: load.signal_every,
+            op: match op {
+                Op::Write => model::Op::Write,
+                Op::Read => model::Op::Read,
+                Op::CompareSwap => model::Op::CompareSwap,
+                Op::FetchAdd => model::Op::FetchAdd,
+            },
+            bytes: load.size,
+            inline: load.inline,
+            memory: Memory {
+                bytes: load.region,
+                page: self.page,
+                regions: 1,
+                pattern: match load.walk {
+                    Walk::Fixed => Pattern::Fixed,
+                    Walk::Sequential => Pattern::Sequential,
+                    Walk::Strided(bytes) => Pattern::Stride(bytes),
+                    Walk::Random => Pattern::Random,
+                },
+            },
+            read_percent,
+            waiting: match load.wait {
+                Wait::Busy => Waiting::Poll,
+                Wait::Events => Waiting::Event,
+            },
+            shared_cq: self.cqs == CqLayout::Shared,
+            rate: match load.pace {
+                Pace::Closed => 0.0,
+                Pace::Open(rate) => rate,
+            },
+            measure: MEASURED,
+            ..LoadSpec::default()
+        })
     }
 }
 
 /// What the model predicts for a pair of variants.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Prediction {
     /// Profile the model ran with.
     pub profile: String,
     /// Predicted improvement with the profile's own parameters.
     pub ratio: f64,
-    /// Lowest over the uncertain parameters' ranges.
+    /// 5 in 100 draws of the uncertain parameters are below.
     pub low: f64,
-    /// Highest over the uncertain parameters' ranges.
+    /// 5 in 100 draws are above.
     pub high: f64,
+    /// Parameters that were varied.
+    pub varied: usize,
+    /// Those that matter most, with the correlation of their value and the ratio.
+    pub drivers: Vec<(String, f64)>,
+    /// The baseline by itself, with the profile's own parameters.
+    pub baseline: Modelled,
+    /// The optimised variant by itself.
+    pub optimised: Modelled,
+}
+
+/// One load in modelled time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Modelled {
+    /// Operations per second.
+    pub ops_per_s: f64,
+    /// Latency percentiles in nanoseconds.
+    pub latency_ns: ModelledLatency,
+    /// Share of page translations found in the NIC's cache; absent where none were looked up.
+    pub mtt_hit_rate: Option<f64>,
+    /// Share of queue pair contexts found in the NIC's cache.
+    pub qpc_hit_rate: Option<f64>,
+    /// Utilisation of the processing units, 0 to 1.
+    pub unit_utilisation: f64,
+}
+
+/// Percentiles in modelled time, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ModelledLatency {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 99 in a hundred are faster.
+    pub p99: f64,
+}
+
+/// The profile by name or file; an unknown one is a usage error that lists those there are.
+pub fn profile(name: &str) -> Result<Profile> {
+    Profile::resolve(name).map_err(|error| usage(format!("--profile {name:?}: {error}")))
 }
 
 /// The model's prediction for a comparison; `None` off the emulated device, and where the model has nothing to say.
@@ -50,20 +161,104 @@ pub fn compare(
     }
     let cases =
         (workload.case(bench, comparison.baseline, None)?, workload.case(bench, comparison.optimised, None)?);
-    let (Some(_baseline), Some(_optimised)) = cases else { return Ok(None) };
-    Ok(None)
+    let (Some(baseline), Some(optimised)) = cases else { return Ok(None) };
+    if !comparable(comparison.metric, &baseline.load, &optimised.load) {
+        return Ok(None);
+    }
+    let (Some(slow), Some(fast)) = (baseline.spec(), optimised.spec()) else { return Ok(None) };
+    let profile = profile(&emulated::profile())?;
+    let told = |error| anyhow::Error::new(error).context("asking the timing model");
+    let range = predict_range(&profile, &slow, &fast, DRAWS, SEED).map_err(told)?;
+    Ok(Some(Prediction {
+        profile: profile.name().to_owned(),
+        ratio: range.ratio,
+        low: range.low.min(range.ratio),
+        high: range.high.max(range.ratio),
+        varied: range.varied,
+        drivers: range.drivers.into_iter().map(|(name, weight)| (name.to_owned(), weight)).collect(),
+        baseline: modelled(&profile, &slow)?,
+        optimised: modelled(&profile, &fast)?,
+    }))
 }
 
-/// What the model gives for one load by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Alone {
-    /// Operations per second.
-    pub ops_per_s: f64,
-    /// Median latency in nanoseconds.
-    pub p50_ns: f64,
+/// The model compares rates. With one request outstanding in both loads, the ratio of rates is that of latencies too.
+fn comparable(metric: Metric, baseline: &Load, optimised: &Load) -> bool {
+    let closed = baseline.pace == Pace::Closed && optimised.pace == Pace::Closed;
+    let single = baseline.window * baseline.qps == 1 && optimised.window * optimised.qps == 1;
+    match metric {
+        Metric::Rate => closed,
+        Metric::Latency => closed && single,
+        Metric::Cpu => false,
+    }
 }
 
-/// Runs one load through the model with the named profile; `None` when there is no such profile.
-pub fn alone(_profile: &str, _case: &Case) -> Result<Option<Alone>> {
-    Ok(None)
+fn modelled(profile: &Profile, spec: &LoadSpec) -> Result<Modelled> {
+    let outcome = drive(profile, spec).context("asking the timing model")?;
+    Ok(Modelled {
+        ops_per_s: outcome.ops_per_s,
+        latency_ns: ModelledLatency {
+            mean: outcome.latency_ns.mean,
+            p50: outcome.latency_ns.p50,
+            p99: outcome.latency_ns.p99,
+        },
+        mtt_hit_rate: outcome.responder.hits.mtt,
+        qpc_hit_rate: outcome.initiator.hits.qpc,
+        unit_utilisation: outcome.initiator.busy.units,
+    })
+}
+
+/// Runs one load through the model with the named profile; `None` for what the model has no terms for.
+pub fn alone(name: &str, case: &Case) -> Result<Option<Modelled>> {
+    let Some(spec) = case.spec() else { return Ok(None) };
+    modelled(&profile(name)?, &spec).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rates_and_single_requests_are_comparable() {
+        let one = Load { window: 1, ..Load::default() };
+        let many = Load::default();
+        let paced = Load { pace: Pace::Open(1e3), ..Load::default() };
+        assert!(comparable(Metric::Rate, &one, &many));
+        assert!(comparable(Metric::Latency, &one, &one));
+        assert!(!comparable(Metric::Latency, &one, &many));
+        assert!(!comparable(Metric::Rate, &one, &paced));
+        assert!(!comparable(Metric::Cpu, &one, &one));
+    }
+
+    #[test]
+    fn what_the_model_has_no_terms_for_is_left_out_not_approximated() {
+        assert!(Case::of(Load { remote_offset: 32, ..Load::default() }).spec().is_none());
+        assert!(Case::of(Load { mix: Mix::ReadWriteApart, ..Load::default() }).spec().is_none());
+        assert!(Case::of(Load { qps: u32::MAX, ..Load::default() }).spec().is_none());
+        assert!(Case::of(Load::default()).spec().is_some());
+    }
+
+    #[test]
+    fn an_unknown_profile_is_a_usage_error_that_lists_the_known_ones() {
+        let error = profile("cx9-like").unwrap_err();
+        assert_eq!(crate::error::exit_status(&error), 2);
+        assert!(error.to_string().contains("cx5-like"), "{error}");
+    }
+
+    #[test]
+    fn huge_pages_help_random_reads_over_a_large_region_and_not_a_small_one() {
+        let load = |region| Load {
+            mix: Mix::Only(Op::Read),
+            walk: Walk::Random,
+            window: 32,
+            region,
+            ..Load::default()
+        };
+        let gain = |region| {
+            let small = alone("cx3-like", &Case::of(load(region))).unwrap().unwrap();
+            let huge = alone("cx3-like", &Case { page: 2 << 20, ..Case::of(load(region)) }).unwrap().unwrap();
+            huge.ops_per_s / small.ops_per_s
+        };
+        assert!(gain(1 << 30) > 1.3, "{}", gain(1 << 30));
+        assert!((gain(1 << 20) - 1.0).abs() < 0.05, "{}", gain(1 << 20));
+    }
 }

@@ -3,7 +3,8 @@
 use crate::app::Failed;
 use crate::compare::Point;
 use crate::measure::Summary;
-use crate::outcome::{Outcome, Standing, VariantOutcome};
+use crate::outcome::{Effect, Outcome, Standing, VariantOutcome};
+use crate::predict::{Modelled, Prediction};
 use crate::probe::Checked;
 use crate::suite::{About, Finding, Workload};
 use crate::table::{Table, quantity, rate, time, wrap};
@@ -79,6 +80,9 @@ pub fn outcome(outcome: &Outcome) -> String {
         let text = format!("{} → {}: {}", effect.baseline, effect.optimised, effect.title);
         out.push_str(&format!("  {}\n", wrap(&text, WIDTH, "    ")));
         out.push_str(&format!("    {}: {}\n", effect.metric.name(), effect.verdict));
+        if let Some(model) = &effect.prediction {
+            out.push_str(&format!("    {}\n", wrap(&modelled(effect, model), WIDTH, "      ")));
+        }
         if effect.standing == Standing::Modelled {
             out.push_str(&format!("    wall clock: {}\n", effect.measured.text()));
         }
@@ -94,6 +98,26 @@ pub fn outcome(outcome: &Outcome) -> String {
         out.push_str(&probes(checked));
     }
     out
+}
+
+/// Both variants in modelled time, with what no NIC shows.
+fn modelled(effect: &Effect, model: &Prediction) -> String {
+    let side = |name: &str, side: &Modelled| {
+        let mut text = format!("{name} {} at p50 {}", rate(side.ops_per_s), time(side.latency_ns.p50));
+        for (what, share) in [("MTT", side.mtt_hit_rate), ("QP context", side.qpc_hit_rate)] {
+            if let Some(share) = share.filter(|share| *share < 0.995) {
+                text.push_str(&format!(", {what} hits {:.0} %", 100.0 * share));
+            }
+        }
+        text
+    };
+    let drivers: Vec<_> = model.drivers.iter().map(|(name, _)| name.as_str()).collect();
+    format!(
+        "in modelled time: {}; {}; most sensitive to {}",
+        side(&effect.baseline, &model.baseline),
+        side(&effect.optimised, &model.optimised),
+        drivers.join(", ")
+    )
 }
 
 /// What the probes saw of one variant, beside its ground truth.
