@@ -1,0 +1,236 @@
+//! Another process' requests to us, and our answers.
+
+use super::memory::{AWAKE, HELPER, Parts, TOTAL};
+use super::packet::{ACK, ATOMIC, CHUNK, DATA, GAP, NAK, Packet, RC, RNR, UC, UD};
+use super::ring::{Broken, Consumer, Producer};
+use super::socket::Socket;
+use crate::device::process::Process;
+use crate::engine::responder::{self, Verdict};
+use crate::stats::ProcessCounter;
+use crate::sys::lock::Lock;
+use crate::sys::memfd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{Ordering::*, fence};
+
+/// Most requests served before others get their turn.
+const BUDGET: usize = 512;
+
+/// A connection from one other process.
+pub struct InLink {
+    /// Its socket.
+    pub socket: Socket,
+    serving: Lock<Option<Serving>>,
+}
+
+struct Serving {
+    requests: Consumer,
+    answers: Producer,
+    parts: Parts,
+    /// A READ being answered: its request, with `offset` as far as the answer has got.
+    read: Option<Packet>,
+    /// The ACK owed: (to QP, from QP, PSN). Later ones for the same QP replace it.
+    ack: Option<(u32, u32, u32)>,
+    /// Last, so that it is unmapped after the rings are gone.
+    _memory: memfd::Shared,
+}
+
+impl InLink {
+    /// A connection just accepted; its memory is still to come.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket: Socket::new(socket), serving: Lock::new(None) }
+    }
+
+    /// Ends the connection; when this returns, nobody uses its socket or memory.
+    pub fn bury(&self) {
+        self.socket.end();
+        *self.serving.lock() = None;
+    }
+
+    /// Takes the peer's memory file into use, if it is what it should be. A second one is ignored.
+    pub fn adopt(&self, fd: OwnedFd) {
+        let mut serving = self.serving.lock();
+        if serving.is_some() {
+            return;
+        }
+        let map = if memfd::is_sealed(fd.as_fd(), TOTAL) {
+            memfd::Shared::map(fd.as_fd(), TOTAL, true).ok()
+        } else {
+            None
+        };
+        let Some(map) = map else {
+            drop(serving);
+            return self.bury();
+        };
+        map.keep_from_children();
+        // SAFETY: the mapping has TOTAL bytes and is dropped after the rings.
+        let parts = unsafe { Parts::of(map.base()) };
+        let c = parts.control;
+        *serving = Some(Serving {
+            requests: Consumer::new(&c.request_head, &c.request_tail, parts.requests),
+            answers: Producer::new(&c.answer_head, &c.answer_tail, parts.answers),
+            parts,
+            read: None,
+            ack: None,
+            _memory: map,
+        });
+    }
+
+    /// Says how we want to be woken when requests come.
+    pub fn set_rouse(&self, how: u64) {
+        if let Some(s) = self.serving.lock().as_ref()
+            && s.parts.control.rouse_responder.0.load(Relaxed) != how
+        {
+            s.parts.control.rouse_responder.0.store(how, SeqCst);
+        }
+    }
+
+    /// Serves requests. True if there were any.
+    pub fn progress(&self, process: &'static Process) -> bool {
+        let Some(mut guard) = self.serving.try_lock() else { return false };
+        let Some(serving) = guard.as_mut() else { return false };
+        match serving.serve(process) {
+            Ok(false) => false,
+            Ok(true) => {
+                serving.publish(process, &self.socket);
+                true
+            }
+            Err(Broken) => {
+                drop(guard);
+                self.bury();
+                true
+            }
+        }
+    }
+}
+
+impl Serving {
+    fn serve(&mut self, process: &'static Process) -> Result<bool, Broken> {
+        let mut did = false;
+        if self.read.is_some() {
+            did = self.answer_read(process)?;
+            if self.read.is_some() {
+                return Ok(did);
+            }
+        }
+        for _ in 0..BUDGET {
+            // An answer must always find room before its request is taken.
+            if !self.room_for_answer()? {
+                break;
+            }
+            let Some((packet, payload)) = self.requests.peek()? else { break };
+            did = true;
+            if !matches!(packet.kind, RC | UC | UD) {
+                return Err(Broken);
+            }
+            self.one(process, &packet, payload)?;
+            self.requests.advance(&packet);
+            if self.read.is_some() {
+                break;
+            }
+        }
+        self.flush_ack()?;
+        self.requests.release();
+        Ok(did)
+    }
+
+    /// Room for an owed ACK and one more answer, both without payload.
+    fn room_for_answer(&mut self) -> Result<bool, Broken> {
+        self.answers.has_room_for(4)
+    }
+
+    fn one(&mut self, process: &'static Process, p: &Packet, payload: *const u8) -> Result<(), Broken> {
+        let read = p.opcode == crate::abi::consts::IBV_WR_RDMA_READ as u8;
+        if read && p.kind == RC {
+            match responder::admit_read(process, p) {
+                Verdict::Done => {
+                    self.flush_ack()?;
+                    self.read = Some(Packet { offset: 0, ..*p });
+                    self.answer_read(process)?;
+                }
+                other => self.answer(p, other)?,
+            }
+            return Ok(());
+        }
+        // SAFETY: the ring keeps `len` payload bytes readable until the record is released.
+        let verdict = unsafe { responder::serve_record(process, p, payload) };
+        if p.kind == RC { self.answer(p, verdict) } else { Ok(()) }
+    }
+
+    fn answer(&mut self, p: &Packet, verdict: Verdict) -> Result<(), Broken> {
+        let back = Packet { dst_qpn: p.src_qpn, src_qpn: p.dst_qpn, psn: p.psn, ..Packet::default() };
+        match verdict {
+            Verdict::Done => {
+                if self.ack.is_some_and(|(to, ..)| to != p.src_qpn) {
+                    self.flush_ack()?;
+                }
+                self.ack = Some((p.src_qpn, p.dst_qpn, p.psn));
+                Ok(())
+            }
+            Verdict::Value(a) => self.control(Packet { kind: ATOMIC, a, ..back }),
+            Verdict::Rnr(timer) => self.control(Packet { kind: RNR, flags: timer, ..back }),
+            Verdict::Nak(status) => self.control(Packet { kind: NAK, flags: status, ..back }),
+            Verdict::Gap(expected) => self.control(Packet { kind: GAP, psn: expected, ..back }),
+            Verdict::More | Verdict::Lost => Ok(()),
+        }
+    }
+
+    fn control(&mut self, packet: Packet) -> Result<(), Broken> {
+        self.flush_ack()?;
+        self.answers.push(&packet, |_| ()).map(drop)
+    }
+
+    fn flush_ack(&mut self) -> Result<(), Broken> {
+        if let Some((dst_qpn, src_qpn, psn)) = self.ack.take() {
+            let ack = Packet { kind: ACK, dst_qpn, src_qpn, psn, ..Packet::default() };
+            self.answers.push(&ack, |_| ())?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with the answer to a READ as far as there is room.
+    fn answer_read(&mut self, process: &'static Process) -> Result<bool, Broken> {
+        let mut did = false;
+        while let Some(request) = self.read {
+            let len = (request.total - request.offset).min(CHUNK);
+            let data = Packet {
+                kind: DATA,
+                dst_qpn: request.src_qpn,
+                src_qpn: request.dst_qpn,
+                psn: request.psn,
+                total: request.total,
+                offset: request.offset,
+                len,
+                ..Packet::default()
+            };
+            if !self.answers.has_room_for(data.size() / super::packet::LINE + 4)? {
+                break;
+            }
+            let mut readable = false;
+            self.answers.push(&data, |at| {
+                // SAFETY: push gives room for `len` bytes.
+                readable = unsafe { responder::read_chunk(process, &request, at, len) };
+            })?;
+            did = true;
+            if !readable {
+                // The region went away under way. What was just pushed is followed by the NAK that voids it.
+                self.read = None;
+                let status = responder::fail_read(process, &request);
+                self.answer(&request, Verdict::Nak(status))?;
+                break;
+            }
+            let offset = request.offset + len;
+            self.read = (offset < request.total).then_some(Packet { offset, ..request });
+        }
+        Ok(did)
+    }
+
+    fn publish(&mut self, process: &Process, socket: &Socket) {
+        self.answers.publish();
+        fence(SeqCst);
+        let word = &self.parts.control.rouse_requester.0;
+        if word.load(Relaxed) != AWAKE && word.swap(AWAKE, SeqCst) == HELPER {
+            process.stats.add(ProcessCounter::BellsRung, 1);
+            socket.rouse_peer();
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! All connections of the process, and who looks after them.
+
+use super::in_link::InLink;
+use super::memory::{AWAKE, HELPER};
+use super::out_link::OutLink;
+use super::{helper, rendezvous};
+use crate::device::process::Process;
+use crate::stats::ProcessCounter;
+use crate::sys::bell::Bell;
+use crate::sys::lock::Lock;
+use crate::sys::{clock, fork};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+/// Connections in each direction.
+pub const MAX_LINKS: usize = rendezvous::SLOTS;
+/// After a failed connection, how long until it is tried again.
+const RETRY_CONNECT_NS: u64 = 10_000_000;
+/// Polls in a row without a helper's look that make the program count as polling.
+const POLLING_AFTER: u64 = 64;
+
+/// Who looks at the rings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Watch {
+    /// The helper sleeps, and peers wake it.
+    Helper = 0,
+    /// The program polls; peers need not wake anybody, and the helper checks now and then that it still does.
+    Program = 1,
+}
+
+/// Connections of the process.
+pub struct Wire {
+    slot: u8,
+    listener: OwnedFd,
+    /// Wakes the helper.
+    pub bell: Bell,
+    out: Box<[AtomicPtr<OutLink>]>,
+    ins: Box<[AtomicPtr<InLink>]>,
+    /// Entries of `out` and `ins` in use: nothing to look at while 0.
+    open: AtomicUsize,
+    failed_at: Box<[AtomicU64]>,
+    connecting: Lock<()>,
+    watch: AtomicU32,
+    /// Times the program looked.
+    pub looks: AtomicU64,
+    /// `looks` when the helper last went to sleep.
+    looks_at_sleep: AtomicU64,
+    helper_started: Lock<bool>,
+    /// When the helper means to wake by itself.
+    pub helper_wakes_at: AtomicU64,
+}
+
+fn empty<T>() -> Box<[AtomicPtr<T>]> {
+    (0..MAX_LINKS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect()
+}
+
+impl Wire {
+    /// Claims a slot of the host.
+    pub fn new() -> io::Result<Self> {
+        let (slot, listener) = rendezvous::claim()?;
+        let bell = Bell::new(true)?;
+        fork::close_in_children(listener.as_raw_fd());
+        fork::close_in_children(bell.raw());
+        Ok(Self {
+            slot,
+            listener,
+            bell,
+            out: empty(),
+            ins: empty(),
+            open: AtomicUsize::new(0),
+            failed_at: (0..MAX_LINKS).map(|_| AtomicU64::new(0)).collect(),
+            connecting: Lock::new(()),
+            watch: AtomicU32::new(Watch::Helper as u32),
+            looks: AtomicU64::new(0),
+            looks_at_sleep: AtomicU64::new(0),
+            helper_started: Lock::new(false),
+            helper_wakes_at: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Our slot.
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Where other processes connect.
+    pub fn listener(&self) -> &OwnedFd {
+        &self.listener
+    }
+
+    /// Starts the helper thread, once.
+    pub fn ensure_helper(&self, process: &'static Process) -> Result<(), i32> {
+        let mut started = self.helper_started.lock();
+        if !*started {
+            helper::start(process).map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))?;
+            *started = true;
+        }
+        Ok(())
+    }
+
+    /// The connection to the process at `slot`, made if there is none. `None` if nobody is there.
+    pub fn to(&self, process: &'static Process, slot: u8) -> Option<&'static OutLink> {
+        let entry = &self.out[usize::from(slot)];
+        // SAFETY: null, or a leaked box.
+        let existing = || unsafe { entry.load(Acquire).as_ref() }.filter(|l: &&OutLink| !l.socket.is_dead());
+        if let Some(link) = existing() {
+            return Some(link);
+        }
+        let failed_at = &self.failed_at[usize::from(slot)];
+        let now = clock::now_ns();
+        if now < failed_at.load(Relaxed).saturating_add(RETRY_CONNECT_NS) {
+            return None;
+        }
+        let _one_at_a_time = self.connecting.lock();
+        if let Some(link) = existing() {
+            return Some(link);
+        }
+        let Ok(link) = OutLink::connect(slot) else {
+            failed_at.store(now, Relaxed);
+            return None;
+        };
+        link.set_rouse(HELPER);
+        let link: &'static OutLink = Box::leak(Box::new(link));
+        let old = entry.swap(std::ptr::from_ref(link).cast_mut(), AcqRel);
+        if old.is_null() {
+            self.open.fetch_add(1, Release);
+        }
+        process.stats.add(ProcessCounter::Links, 1);
+        // The helper must wait on the new socket, too.
+        self.watch.store(Watch::Helper as u32, SeqCst);
+        self.bell.ring();
+        Some(link)
+    }
+
+    /// Takes a connection somebody made to us. Refused when there are too many. Only the helper calls this.
+    pub fn admit(&self, socket: OwnedFd) {
+        for entry in &self.ins {
+            // SAFETY: null, or a leaked box.
+            match unsafe { entry.load(Acquire).as_ref() } {
+                None => {
+                    entry.store(Box::into_raw(Box::new(InLink::new(socket))), Release);
+                    self.open.fetch_add(1, Release);
+                    return;
+                }
+                Some(link) if link.socket.is_closed() => return link.socket.open(socket),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Closes the sockets of connections that have ended. Only the helper calls this.
+    pub fn reap(&self) {
+        // SAFETY: null, or a leaked box.
+        for link in self.out.iter().filter_map(|e| unsafe { e.load(Acquire).as_ref() }) {
+            if link.socket.is_dead() && !link.socket.is_closed() {
+                link.bury();
+                link.socket.close();
+            }
+        }
+        // SAFETY: as above.
+        for link in self.ins.iter().filter_map(|e| unsafe { e.load(Acquire).as_ref() }) {
+            if link.socket.is_dead() && !link.socket.is_closed() {
+                link.bury();
+                link.socket.close();
+            }
+        }
+    }
+
+    /// Connections to others.
+    pub fn outs(&self) -> impl Iterator<Item = &'static OutLink> + '_ {
+        // SAFETY: null, or a leaked box.
+        self.out.iter().filter_map(|e| unsafe { e.load(Acquire).as_ref() }).filter(|l| !l.socket.is_dead())
+    }
+
+    /// Connections from others.
+    pub fn ins(&self) -> impl Iterator<Item = &'static InLink> + '_ {
+        // SAFETY: null, or a leaked box.
+        self.ins.iter().filter_map(|e| unsafe { e.load(Acquire).as_ref() }).filter(|l| !l.socket.is_dead())
+    }
+
+    /// Moves everything that can move now. True if anything did.
+    pub fn progress(&self, process: &'static Process) -> bool {
+        if self.open.load(Acquire) == 0 {
+            return false;
+        }
+        let mut did = false;
+        for link in self.outs() {
+            did |= link.progress(process);
+        }
+        for link in self.ins() {
+            did |= link.progress(process);
+        }
+        did
+    }
+
+    /// The program's look at the rings, on every poll.
+    #[inline]
+    pub fn look(&self, process: &'static Process) {
+        if self.open.load(Acquire) == 0 {
+            return;
+        }
+        let looks = self.looks.load(Relaxed) + 1;
+        self.looks.store(looks, Relaxed);
+        self.progress(process);
+        if self.watch.load(Relaxed) == Watch::Helper as u32
+            && looks.wrapping_sub(self.looks_at_sleep.load(Relaxed)) > POLLING_AFTER
+        {
+            self.watch.store(Watch::Program as u32, SeqCst);
+            self.set_rouse(AWAKE);
+            // The helper must now look in regularly instead of sleeping until woken.
+            self.bell.ring();
+        }
+    }
+
+    /// Who looks after the rings.
+    pub fn watch(&self) -> Watch {
+        if self.watch.load(SeqCst) == Watch::Program as u32 { Watch::Program } else { Watch::Helper }
+    }
+
+    /// Leaves the rings to the helper: peers must wake it from now on. The caller looks once more afterwards.
+    pub fn leave_to_helper(&self) {
+        self.looks_at_sleep.store(self.looks.load(Relaxed), Relaxed);
+        self.watch.store(Watch::Helper as u32, SeqCst);
+        self.set_rouse(HELPER);
+    }
+
+    fn set_rouse(&self, how: u64) {
+        for link in self.outs() {
+            link.set_rouse(how);
+        }
+        for link in self.ins() {
+            link.set_rouse(how);
+        }
+    }
+}

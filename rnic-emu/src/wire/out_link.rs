@@ -1,0 +1,169 @@
+//! Our requests to one other process, and its answers.
+
+use super::memory::{AWAKE, Parts, TOTAL};
+use super::packet::Packet;
+use super::ring::{Broken, Consumer, Producer};
+use super::{rendezvous, socket::Socket};
+use crate::device::process::Process;
+use crate::engine;
+use crate::stats::ProcessCounter;
+use crate::sys::lock::Lock;
+use crate::sys::memfd;
+use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering::*, fence};
+
+/// Most answers taken before others get their turn.
+const BUDGET: usize = 512;
+
+/// A connection to the process at one slot.
+pub struct OutLink {
+    /// The slot.
+    pub slot: u8,
+    /// Its socket.
+    pub socket: Socket,
+    /// Room in the request ring; `None` once the link is dead.
+    pub send: Lock<Option<Sending>>,
+    receive: Lock<Option<Receiving>>,
+    memory: Lock<Option<memfd::Shared>>,
+    /// QPs that found the ring full.
+    waiting: Lock<Vec<u16>>,
+}
+
+/// The request side.
+pub struct Sending {
+    /// The request ring.
+    pub ring: Producer,
+    parts: Parts,
+}
+
+struct Receiving {
+    ring: Consumer,
+    parts: Parts,
+}
+
+impl OutLink {
+    /// Connects to the process at `slot`.
+    pub fn connect(slot: u8) -> std::io::Result<Self> {
+        let fd = memfd::create(c"rnic-emu-ring", TOTAL)?;
+        let map = memfd::Shared::map(fd.as_fd(), TOTAL, true)?;
+        map.keep_from_children();
+        let socket = Socket::new(rendezvous::connect(slot, fd.as_fd())?);
+        // SAFETY: the mapping has TOTAL bytes; `bury` drops the rings before the mapping.
+        let parts = unsafe { Parts::of(map.base()) };
+        let c = parts.control;
+        // Until told otherwise the responder's helper sleeps.
+        c.rouse_responder.0.store(super::memory::HELPER, Relaxed);
+        Ok(Self {
+            slot,
+            socket,
+            send: Lock::new(Some(Sending {
+                ring: Producer::new(&c.request_head, &c.request_tail, parts.requests),
+                parts,
+            })),
+            receive: Lock::new(Some(Receiving {
+                ring: Consumer::new(&c.answer_head, &c.answer_tail, parts.answers),
+                parts,
+            })),
+            memory: Lock::new(Some(map)),
+            waiting: Lock::new(Vec::with_capacity(64)),
+        })
+    }
+
+    /// Ends the connection; when this returns, nobody uses its socket or memory. Requests under way stay unanswered:
+    /// their timers find out.
+    pub fn bury(&self) {
+        self.socket.end();
+        *self.send.lock() = None;
+        *self.receive.lock() = None;
+        *self.memory.lock() = None;
+    }
+
+    /// Shows the peer what was written to `sending`, and wakes it if it sleeps.
+    #[inline]
+    pub fn publish(&self, process: &Process, sending: &mut Sending) {
+        sending.ring.publish();
+        // The peer sets its word and then looks at the ring; we write the ring and then look at its word.
+        fence(SeqCst);
+        let word = &sending.parts.control.rouse_responder.0;
+        if word.load(Relaxed) != AWAKE && word.swap(AWAKE, SeqCst) != AWAKE {
+            process.stats.add(ProcessCounter::BellsRung, 1);
+            self.socket.rouse_peer();
+        }
+    }
+
+    /// Remembers a QP that has more to send than there is room.
+    pub fn wait_for_room(&self, index: u16) {
+        let mut waiting = self.waiting.lock();
+        if !waiting.contains(&index) {
+            waiting.push(index);
+        }
+    }
+
+    /// Says how we want to be woken when something comes back.
+    pub fn set_rouse(&self, how: u64) {
+        if let Some(r) = self.receive.lock().as_ref()
+            && r.parts.control.rouse_requester.0.load(Relaxed) != how
+        {
+            r.parts.control.rouse_requester.0.store(how, SeqCst);
+        }
+    }
+
+    /// Takes answers and lets waiting QPs go on. True if there was anything to do.
+    pub fn progress(&self, process: &'static Process) -> bool {
+        let mut did = false;
+        if let Some(mut receiving) = self.receive.try_lock() {
+            match receiving.as_mut().map(|r| r.take_answers(process)) {
+                Some(Ok(any)) => did = any,
+                Some(Err(Broken)) => {
+                    drop(receiving);
+                    self.bury();
+                    return true;
+                }
+                None => {}
+            }
+        }
+        did | self.resume(process)
+    }
+
+    fn resume(&self, process: &'static Process) -> bool {
+        if self.waiting.try_lock().is_none_or(|w| w.is_empty()) {
+            return false;
+        }
+        let n = self.waiting.lock().len();
+        let mut did = false;
+        for _ in 0..n {
+            let Some(index) = ({
+                let mut waiting = self.waiting.lock();
+                if waiting.is_empty() { None } else { Some(waiting.remove(0)) }
+            }) else {
+                break;
+            };
+            if let Some(qp) = process.qps.at(usize::from(index)) {
+                did |= engine::requester::run(qp);
+            }
+        }
+        did
+    }
+}
+
+impl Receiving {
+    fn take_answers(&mut self, process: &'static Process) -> Result<bool, Broken> {
+        let mut n = 0;
+        while n < BUDGET {
+            let Some((packet, payload)) = self.ring.peek()? else { break };
+            engine::answers::take(process, &packet, payload);
+            self.ring.advance(&packet);
+            n += 1;
+        }
+        self.ring.release();
+        Ok(n > 0)
+    }
+}
+
+impl Sending {
+    /// Adds a request record.
+    #[inline]
+    pub fn push(&mut self, packet: &Packet, fill: impl FnOnce(*mut u8)) -> Result<bool, Broken> {
+        self.ring.push(packet, fill)
+    }
+}
