@@ -8,6 +8,7 @@ pub mod abi;
 pub mod control;
 pub mod device;
 mod engine;
+pub mod launch;
 pub mod model;
 mod object;
 mod poll;

@@ -44,9 +44,8 @@ fn address(cell: &AtomicUsize, name: &CStr) -> usize {
 ///
 /// # Safety
 /// As `dlsym`.
-#[cfg(not(test))]
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     naked_asm!(
         "push rdi", "push rsi", "sub rsp, 8",
@@ -63,9 +62,8 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 ///
 /// # Safety
 /// As `dlvsym`.
-#[cfg(not(test))]
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dlvsym(
     handle: *mut c_void,
     name: *const c_char,
@@ -136,4 +134,30 @@ fn decide(
 fn exports() -> &'static HashMap<&'static str, usize> {
     static ALL: OnceLock<HashMap<&'static str, usize>> = OnceLock::new();
     ALL.get_or_init(|| crate::control::table().into_iter().chain(crate::device::all()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lookup_on_libibverbs_finds_ours_and_everything_else_is_passed_on() {
+        // SAFETY: C strings, and functions of the C library's signatures.
+        unsafe {
+            let libc_handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY);
+            assert_eq!(dlsym(libc_handle, c"getpid".as_ptr()) as usize, libc::getpid as *const () as usize);
+            assert!(dlsym(libc_handle, c"ibv_open_device".as_ptr()).is_null(), "not in that library");
+            assert!(!dlsym(std::ptr::null_mut(), c"getpid".as_ptr()).is_null());
+            let verbs = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
+            if verbs.is_null() {
+                return eprintln!("not run: libibverbs is not installed");
+            }
+            let ours = crate::device::ibv_get_device_list as *const () as usize;
+            assert_eq!(dlsym(verbs, c"ibv_get_device_list".as_ptr()) as usize, ours);
+            let versioned = dlvsym(verbs, c"ibv_get_device_list".as_ptr(), c"IBVERBS_1.1".as_ptr());
+            assert_eq!(versioned as usize, ours);
+            assert!(dlvsym(verbs, c"ibv_get_device_list".as_ptr(), c"IBVERBS_9.9".as_ptr()).is_null());
+            assert!(!dlsym(verbs, c"ibv_wc_status_str".as_ptr()).is_null(), "not ours: libibverbs' own");
+        }
+    }
 }

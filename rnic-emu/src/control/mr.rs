@@ -109,12 +109,17 @@ fn populate(addr: *mut c_void, len: usize, access: u32) -> Result<(), i32> {
     if unsafe { libc::madvise(start as *mut c_void, end - start, advice) } == 0 {
         return Ok(());
     }
-    match std::io::Error::last_os_error().raw_os_error() {
-        // Linux before 5.14 does not know this advice: at least see that the range is mapped.
-        Some(libc::EINVAL) => mapped(start, end - start),
-        // Unmapped and inaccessible memory come back as ENOMEM and EFAULT; pinning says EFAULT for both.
-        _ => Err(libc::EFAULT),
-    }
+    // Linux before 5.14 does not know this advice: there, at least see that the range is mapped. Otherwise unmapped,
+    // inaccessible and unwritable memory each have an error of their own here; pinning says EFAULT for all.
+    if populate_is_known() { Err(libc::EFAULT) } else { mapped(start, end - start) }
+}
+
+fn populate_is_known() -> bool {
+    static KNOWN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        // SAFETY: advice on an empty range: only says whether it is known.
+        unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_POPULATE_READ) == 0 }
+    })
 }
 
 fn mapped(start: usize, len: usize) -> Result<(), i32> {

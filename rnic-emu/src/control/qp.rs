@@ -237,7 +237,7 @@ fn modify(qp: &'static Qp, new: &ibv_qp_attr, mask: c_int) -> Result<(), i32> {
             r.queue.rnr_left = r.attr.rnr_retry;
         }
         IBV_QPS_SQD => {
-            r.queue.draining = new.en_sqd_async_notify != 0 && mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0
+            r.queue.draining = new.en_sqd_async_notify != 0 && mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
         }
         _ => {}
     }

@@ -24,8 +24,8 @@ pub const MAX_KEYS: u32 = 1 << 20;
 const MAX_SRQ: i32 = 65_536;
 /// IEEE identifier under which the device presents a part ID programs know (NVIDIA's, whose part IDs they are).
 const VENDOR_KNOWN: u32 = 0x02c9;
-/// Vendor of a device no program knows: 0x0e31 lies in no registry's assigned range we mimic.
-const VENDOR_OWN: u32 = 0x0e31_00;
+/// Vendor of a device no program knows.
+const VENDOR_OWN: u32 = 0x000e_3100;
 
 /// Fills what `ibv_query_device` reports.
 pub fn device(ctx: &DeviceContext) -> ibv_device_attr {

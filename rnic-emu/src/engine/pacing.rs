@@ -6,6 +6,7 @@
 
 /// What a work request is, to a timing model.
 #[derive(Clone, Copy, Debug)]
+#[expect(dead_code, reason = "read by the timing model only")]
 pub struct Work {
     /// QP it was posted to.
     pub qpn: u32,

@@ -120,10 +120,10 @@ unsafe fn take(qp: &Qp, r: &mut Requester, wr: &ibv_send_wr) -> Result<(), i32> 
     // SAFETY: which member of the union is valid follows from opcode and QP type, as checked above.
     unsafe { address(kind, wr, &mut wqe)? };
     let local = matches!(wr.opcode, IBV_WR_LOCAL_INV | IBV_WR_BIND_MW);
-    // SAFETY: the list has `num_sge` entries.
     let sges = if n_sge == 0 || local {
         &[][..]
     } else {
+        // SAFETY: the list has `num_sge` entries.
         unsafe { std::slice::from_raw_parts(wr.sg_list, n_sge as usize) }
     };
     wqe.n_sge = sges.len() as u16;

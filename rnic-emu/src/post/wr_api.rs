@@ -171,30 +171,47 @@ macro_rules! builders {
         $(unsafe extern "C" fn $name(ex: *mut ibv_qp_ex $(, $arg: $kind)*) {
             // SAFETY: the program calls this between start and complete of a live extended QP of ours.
             unsafe {
-                begin(ex, $opcode, |$wqe| {
-                    $body;
-                    Ok(())
-                });
+                begin(ex, $opcode, |$wqe| $body);
             }
         })+
     };
 }
 
 builders! {
-    fn wr_rdma_write(rkey: u32, addr: u64) = IBV_WR_RDMA_WRITE |w| (w.rkey, w.remote_addr) = (rkey, addr);
-    fn wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = IBV_WR_RDMA_WRITE_WITH_IMM
-        |w| (w.rkey, w.remote_addr, w.imm) = (rkey, addr, imm);
-    fn wr_rdma_read(rkey: u32, addr: u64) = IBV_WR_RDMA_READ |w| (w.rkey, w.remote_addr) = (rkey, addr);
-    fn wr_send() = IBV_WR_SEND |_w| ();
-    fn wr_send_imm(imm: u32) = IBV_WR_SEND_WITH_IMM |w| w.imm = imm;
-    fn wr_send_inv(rkey: u32) = IBV_WR_SEND_WITH_INV |w| w.imm = rkey;
-    fn wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = IBV_WR_ATOMIC_CMP_AND_SWP
-        |w| (w.rkey, w.remote_addr, w.compare_add, w.swap) = (rkey, addr, compare, swap);
-    fn wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = IBV_WR_ATOMIC_FETCH_AND_ADD
-        |w| (w.rkey, w.remote_addr, w.compare_add) = (rkey, addr, add);
-    fn wr_local_inv(rkey: u32) = IBV_WR_LOCAL_INV |w| w.rkey = rkey;
+    fn wr_rdma_write(rkey: u32, addr: u64) = IBV_WR_RDMA_WRITE |w| remote(w, rkey, addr);
+    fn wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = IBV_WR_RDMA_WRITE_WITH_IMM |w| {
+        w.imm = imm;
+        remote(w, rkey, addr)
+    };
+    fn wr_rdma_read(rkey: u32, addr: u64) = IBV_WR_RDMA_READ |w| remote(w, rkey, addr);
+    fn wr_send() = IBV_WR_SEND |_w| Ok(());
+    fn wr_send_imm(imm: u32) = IBV_WR_SEND_WITH_IMM |w| {
+        w.imm = imm;
+        Ok(())
+    };
+    fn wr_send_inv(rkey: u32) = IBV_WR_SEND_WITH_INV |w| {
+        w.imm = rkey;
+        Ok(())
+    };
+    fn wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = IBV_WR_ATOMIC_CMP_AND_SWP |w| {
+        (w.compare_add, w.swap) = (compare, swap);
+        remote(w, rkey, addr)
+    };
+    fn wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = IBV_WR_ATOMIC_FETCH_AND_ADD |w| {
+        w.compare_add = add;
+        remote(w, rkey, addr)
+    };
+    fn wr_local_inv(rkey: u32) = IBV_WR_LOCAL_INV |w| {
+        w.rkey = rkey;
+        Ok(())
+    };
     fn wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) = IBV_WR_BIND_MW
-        |w| send::binding(w, mw, rkey, &*info)?;
+        |w| send::binding(w, mw, rkey, &*info);
+}
+
+fn remote(wqe: &mut SendWqe, rkey: u32, addr: u64) -> Result<(), i32> {
+    (wqe.rkey, wqe.remote_addr) = (rkey, addr);
+    Ok(())
 }
 
 unsafe extern "C" fn wr_send_tso(ex: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {
