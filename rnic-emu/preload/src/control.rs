@@ -26,7 +26,7 @@ exports! {
     fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int
         where owns_context(context), else -1 => c::events::get_async_event(context, event);
     /// Acknowledges one.
-    fn ibv_ack_async_event(event: *mut ibv_async_event) where owns_event(event), else ()
+    fn ibv_ack_async_event(event: *mut ibv_async_event) where owns_event(event)
         => c::events::ack_async_event(event);
     /// Device attributes.
     fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int
@@ -91,7 +91,7 @@ exports! {
     fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int
         where owns(channel), else -1 => c::events::get_cq_event(channel, cq, cq_context);
     /// Acknowledges completion events.
-    fn ibv_ack_cq_events(cq: *mut ibv_cq, n: c_uint) where owns(cq), else () => c::events::ack_cq_events(cq, n);
+    fn ibv_ack_cq_events(cq: *mut ibv_cq, n: c_uint) where owns(cq) => c::events::ack_cq_events(cq, n);
     /// A completion queue.
     fn ibv_create_cq(
         context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, vector: c_int
@@ -171,11 +171,11 @@ exports! {
     fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd where owns_context(context), else null()
         => not_supported();
     /// Gives a shared one back: there are none.
-    fn ibv_unimport_pd(pd: *mut ibv_pd) where owns(pd), else () => ();
+    fn ibv_unimport_pd(pd: *mut ibv_pd) where owns(pd) => {};
     /// Shares a memory region by handle: not on an emulated device.
     fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr where owns(pd), else null() => not_supported();
     /// Gives a shared one back: there are none.
-    fn ibv_unimport_mr(mr: *mut ibv_mr) where owns(mr), else () => ();
+    fn ibv_unimport_mr(mr: *mut ibv_mr) where owns(mr) => {};
     /// Shares device memory by handle: not on an emulated device.
     fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut c_void where owns_context(context), else null()
         => not_supported();

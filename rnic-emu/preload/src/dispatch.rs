@@ -21,7 +21,7 @@ pub unsafe fn owns<T>(object: *const T) -> bool {
 macro_rules! exports {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident($($arg:ident: $kind:ty),*) $(-> $ret:ty)? where $how:ident($object:expr), else $missing:expr
+        fn $name:ident($($arg:ident: $kind:ty),*) $(-> $ret:ty)? where $how:ident($object:expr) $(, else $missing:expr)?
             => $ours:expr;
     )+) => {
         $(
@@ -43,7 +43,7 @@ macro_rules! exports {
                     }
                     let next = NEXT.get();
                     if next.is_null() {
-                        return $missing;
+                        return $($missing)?;
                     }
                     let next: unsafe extern "C" fn($($kind),*) $(-> $ret)? = std::mem::transmute(next);
                     next($($arg),*)
