@@ -4,6 +4,7 @@ pub mod attach;
 pub mod collect;
 pub mod devices;
 pub mod entry;
+pub mod export;
 pub mod hooks;
 pub mod kernel;
 pub mod library;

@@ -177,6 +177,20 @@ pub enum Verdict {
     Unknown,
 }
 
+impl Verdict {
+    /// The verdict in a word, and its reason (empty where there is none).
+    pub fn words(&self) -> (&'static str, String) {
+        match self {
+            Self::Live => ("live", String::new()),
+            Self::Sampled { share } => ("sampled", share.to_string()),
+            Self::NotHere { why } => ("not here", why.clone()),
+            Self::Denied { missing } => ("denied", missing.clone()),
+            Self::Broken { report } => ("broken", report.clone()),
+            Self::Unknown => ("unknown", String::new()),
+        }
+    }
+}
+
 /// One probe and its verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
@@ -420,6 +434,14 @@ impl Detail {
     /// True for [`Detail::None`].
     pub fn is_none(&self) -> bool {
         matches!(self, Self::None)
+    }
+
+    /// Length of the memory a call was about, where it was about memory.
+    pub fn length_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Mr { length_bytes, .. } | Self::Pages { length_bytes, .. } => Some(*length_bytes),
+            _ => None,
+        }
     }
 }
 

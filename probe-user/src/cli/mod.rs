@@ -1,6 +1,7 @@
 //! The command line: one module per subcommand, each with its arguments and a `run`.
 
 mod devices;
+mod export;
 mod probes;
 mod providers;
 mod record;
@@ -27,6 +28,7 @@ pub struct Cli {
 enum Command {
     Record(record::Args),
     Report(report::Args),
+    Export(export::Args),
     Probes(probes::Args),
     Devices(devices::Args),
     Providers(providers::Args),
@@ -57,6 +59,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Record(args) => record::run(args),
         Command::Report(args) => report::run(args),
+        Command::Export(args) => export::run(args),
         Command::Probes(args) => probes::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Providers(args) => providers::run(args),

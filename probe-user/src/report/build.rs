@@ -103,14 +103,14 @@ impl<'a> Visible<'a> {
         }
         let mut why = None;
         for probe in self.model.probes.values().filter(|p| p.call.is_some_and(|c| calls.contains(&c))) {
-            let reason = match &probe.verdict {
+            match &probe.verdict {
                 Verdict::Live | Verdict::Sampled { .. } => return None,
-                Verdict::NotHere { why } => format!("not here: {why}"),
-                Verdict::Denied { missing } => format!("denied: {missing}"),
-                Verdict::Broken { report } => format!("broken: {report}"),
-                Verdict::Unknown => continue,
-            };
-            why.get_or_insert(format!("{} is {reason}", probe.name));
+                Verdict::Unknown => {}
+                verdict => {
+                    let (word, reason) = verdict.words();
+                    why.get_or_insert(format!("{} is {word}: {reason}", probe.name));
+                }
+            }
         }
         Some(why.unwrap_or_else(|| "no probe watched this call".to_owned()))
     }

@@ -135,9 +135,10 @@ impl Text<'_> {
             let why = match &probe.verdict {
                 Verdict::Live | Verdict::Unknown => continue,
                 Verdict::Sampled { share } => format!("sampled {}", percent(*share)),
-                Verdict::NotHere { why } => format!("not here: {why}"),
-                Verdict::Denied { missing } => format!("denied: {missing}"),
-                Verdict::Broken { report } => format!("broken: {report}"),
+                verdict => {
+                    let (word, reason) = verdict.words();
+                    format!("{word}: {reason}")
+                }
             };
             match reasons.iter_mut().find(|(w, _)| *w == why) {
                 Some((_, names)) => names.push(&probe.name),
