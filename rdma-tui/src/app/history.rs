@@ -1,6 +1,6 @@
 //! How the host's figures moved: one point per sample, derived from successive models.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use probe_user::model::Model;
 use probe_user::sample::{Call, Histogram};
@@ -9,12 +9,6 @@ use super::totals::{self, REGISTRATIONS};
 
 /// Points kept: more than an hour at one per second. When full, the older half is thinned to every second point.
 const KEPT: usize = 4096;
-
-/// Processes whose own rate is kept; the busiest hosts have a few hundred.
-const PROCESSES_KEPT: usize = 4096;
-
-/// Values per process kept for the small charts in tables.
-const SPARK: usize = 32;
 
 /// What happened between two samples.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -82,12 +76,11 @@ struct Before {
     port_bytes: Option<(u64, u64)>,
 }
 
-/// The points so far, and the recent rates of each process.
+/// The points so far.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     points: VecDeque<Point>,
     before: Before,
-    processes: BTreeMap<probe_user::sample::ProcessId, VecDeque<f32>>,
 }
 
 impl History {
@@ -132,26 +125,10 @@ impl History {
             },
             lost: since(lost, self.before.lost),
         };
-        self.observe_processes(model);
         self.before = Before { t_ns: to, totals: now, lost, port_bytes };
         self.points.push_back(point);
         if self.points.len() > KEPT {
             self.thin();
-        }
-    }
-
-    fn observe_processes(&mut self, model: &Model) {
-        for (id, process) in &model.processes {
-            if self.processes.len() >= PROCESSES_KEPT && !self.processes.contains_key(id) {
-                continue;
-            }
-            let rate: f64 =
-                process.calls.values().filter_map(|c| model.interval_of(c)).map(|i| i.calls_per_second()).sum();
-            let rates = self.processes.entry(*id).or_default();
-            if rates.len() >= SPARK {
-                rates.pop_front();
-            }
-            rates.push_back(rate as f32);
         }
     }
 
@@ -178,12 +155,6 @@ impl History {
     /// The latest point.
     pub fn last(&self) -> Option<&Point> {
         self.points.back()
-    }
-
-    /// Recent control-path rates of a process, oldest first, calls per second.
-    pub fn process_rates(&self, id: probe_user::sample::ProcessId) -> impl ExactSizeIterator<Item = f64> + '_ {
-        static NONE: VecDeque<f32> = VecDeque::new();
-        self.processes.get(&id).unwrap_or(&NONE).iter().map(|r| f64::from(*r))
     }
 
     /// `columns` values over the last `window_ns`, oldest first: `f` of all the points that end in a column together,

@@ -166,6 +166,12 @@ impl App {
             table.refresh(world);
             table.scroll();
         }
+        // Shown beside the page's own table where there is room.
+        if self.page == Page::Registration
+            && let Some(sizes) = self.tables.get_mut(&TableId::Sizes)
+        {
+            sizes.refresh(world);
+        }
     }
 
     /// Tells the reader something.

@@ -33,7 +33,7 @@ pub fn svg(buffer: &Buffer, title: &str, paper: Paper) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         out,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0}" height="{height:.0}" viewBox="0 0 {width:.0} {height:.0}" role="img" font-family="'JetBrains Mono','DejaVu Sans Mono',Menlo,Consolas,monospace" font-size="{FONT}" xml:space="preserve"><title>{}</title>"#,
+        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0}" height="{height:.0}" viewBox="0 0 {width:.0} {height:.0}" role="img" font-family="'JetBrains Mono','DejaVu Sans Mono',Menlo,Consolas,monospace" font-size="{FONT}" shape-rendering="crispEdges" xml:space="preserve"><title>{}</title>"#,
         escape(title)
     );
     let _ = writeln!(out, r#"<rect width="100%" height="100%" rx="10" fill="{}"/>"#, paper.background);
@@ -116,34 +116,62 @@ fn run(out: &mut String, cells: &[&Cell], start: usize, y: u16, style: &Look) {
         }
         text.clear();
     };
-    for (i, cell) in cells.iter().enumerate() {
-        let c = cell.symbol().chars().next().unwrap_or(' ');
+    let mut i = 0;
+    while i < cells.len() {
+        let c = first(cells[i]);
         if let Some((x, y, w, h)) = block(c) {
             flush(out, &mut text, text_from);
+            // Equal blocks that fill the width of their cells are one rectangle.
+            let n = if w >= 1.0 { cells[i..].iter().take_while(|cell| first(cell) == c).count() } else { 1 };
             let _ = writeln!(
                 out,
-                r#"<rect x="{:.2}" y="{:.2}" width="{:.2}" height="{:.2}" fill="{}"{opacity}{}/>"#,
+                r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" fill="{}"{opacity}{}/>"#,
                 left(i) + x * CELL.0,
                 top + y * CELL.1,
-                w * CELL.0 + 0.05,
-                h * CELL.1 + 0.05,
+                (w + (n - 1) as f64) * CELL.0,
+                (h * CELL.1).max(1.0),
                 style.foreground,
                 shade(c)
             );
-        } else {
+            i += n;
+            continue;
+        }
+        if let Some(path) = corner(c, left(i), top) {
+            flush(out, &mut text, text_from);
+            let _ = writeln!(
+                out,
+                r#"<path d="{path}" fill="none" stroke="{}"{opacity} shape-rendering="auto"/>"#,
+                style.foreground
+            );
+        } else if !(text.is_empty() && c == ' ') {
             if text.is_empty() {
-                if c == ' ' {
-                    continue;
-                }
                 text_from = i;
             }
             text.push(c);
         }
+        i += 1;
     }
     while text.ends_with(' ') {
         text.pop();
     }
     flush(out, &mut text, text_from);
+}
+
+fn first(cell: &Cell) -> char {
+    cell.symbol().chars().next().unwrap_or(' ')
+}
+
+/// The rounded corners of frames, from the middle of one side of the cell to the middle of another.
+fn corner(c: char, x: f64, y: f64) -> Option<String> {
+    let (middle_x, middle_y) = (x + CELL.0 * 0.5, y + CELL.1 * 0.5);
+    let (end_x, end_y) = match c {
+        '╭' => (x + CELL.0, y + CELL.1),
+        '╮' => (x, y + CELL.1),
+        '╰' => (x + CELL.0, y),
+        '╯' => (x, y),
+        _ => return None,
+    };
+    Some(format!("M{end_x:.1} {middle_y:.1} Q{middle_x:.1} {middle_y:.1} {middle_x:.1} {end_y:.1}"))
 }
 
 /// The part of its cell a block character fills: x, y, width, height, each 0–1.
@@ -158,8 +186,8 @@ fn block(c: char) -> Option<(f64, f64, f64, f64)> {
             let width = f64::from(8 - (c as u32 - '█' as u32)) / 8.0;
             (0.0, 0.0, width, 1.0)
         }
-        '─' => (0.0, 0.47, 1.0, 0.06),
-        '│' => (0.44, 0.0, 0.12, 1.0),
+        '─' => (0.0, 0.47, 1.0, 0.055),
+        '│' => (0.45, 0.0, 0.12, 1.0),
         _ => return None,
     })
 }

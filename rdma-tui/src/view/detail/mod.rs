@@ -104,7 +104,7 @@ fn cells(columns: &[Column], row: &Row<'_>, world: &World, width: u16, theme: &T
 }
 
 /// One control-path call as a line.
-fn event_line(event: &Event, world: &World, theme: &Theme) -> Vec<(String, Style)> {
+pub fn event_line(event: &Event, world: &World, theme: &Theme) -> Vec<(String, Style)> {
     let ago = duration(world.model.now_ns.saturating_sub(event.t_ns) as f64);
     let (outcome, style) = match event.errno {
         0 => (String::new(), theme.text()),

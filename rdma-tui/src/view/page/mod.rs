@@ -34,8 +34,9 @@ fn list_of(buf: &mut Buffer, area: Rect, id: TableId, context: Context<'_>, empt
     let (shown, all) = (state.rows.len(), state.unfiltered);
     let place = if shown == 0 { 0 } else { state.selected + 1 };
     let note = if shown == all { format!("{place}/{all}") } else { format!("{place}/{shown} of {all}") };
-    let inside = panel(buf, area, id.title(), &note, context.theme);
-    table(buf, inside, state, context.world, accent, empty, context.theme);
+    let main = context.app.table_id() == Some(id);
+    let inside = panel(buf, area, id.title(), if main { &note } else { "" }, context.theme);
+    table(buf, inside, state, context.world, accent, empty, main, context.theme);
 }
 
 /// Cells whose content is good or bad news; each of them also says so in words or figures.
@@ -69,6 +70,17 @@ fn nothing_yet(context: Context<'_>, what: &str) -> String {
         Status::Failed(why) => format!("no data: {why}"),
         Status::Running | Status::Standing | Status::Ended(_) => format!("no data: {what}"),
     }
+}
+
+/// Cuts `area` into what the page's table needs and a rest for other panels; the rest is empty where it would be lower
+/// than `least`.
+fn fitted(area: Rect, context: Context<'_>, least: u16) -> (Rect, Rect) {
+    let rows = context.app.table_id().map_or(0, |table| context.app.table(table).rows.len());
+    let wanted = u16::try_from(rows + 4).unwrap_or(u16::MAX).max(8);
+    if area.height.saturating_sub(wanted) < least {
+        return (area, Rect { y: area.bottom(), height: 0, ..area });
+    }
+    split_top(area, wanted)
 }
 
 /// Cuts `area` into pieces side by side, of the given shares.

@@ -24,7 +24,13 @@ pub fn draw(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         memory(buf, pieces[2], context);
     }
     let why = super::nothing_yet(context, "no process has made an RDMA call yet");
-    super::list(buf, middle, context, &why);
+    let (processes, spare) = super::fitted(middle, context, 14);
+    super::list(buf, processes, context, &why);
+    if spare.height > 0 {
+        let pieces = super::columns(spare, &[1, 1]);
+        super::registration::over_time(buf, pieces[0], context);
+        latest(buf, pieces[1], context);
+    }
     let pieces = super::columns(bottom, &[1, 1]);
     findings(buf, pieces[0], context);
     health(buf, pieces[1], context);
@@ -98,6 +104,24 @@ fn memory(buf: &mut Buffer, place: Rect, context: Context<'_>) {
     let inside = panel(buf, place, "Registered memory", &format!("{now} · {}", app.window.title()), theme);
     let columns = world.history.columns(app.window.ns(), area::columns(inside), |p| p.mr_bytes as f64);
     area::area(buf, inside, &columns, Unit::Bytes, theme);
+}
+
+/// What was called last, failures marked.
+fn latest(buf: &mut Buffer, place: Rect, context: Context<'_>) {
+    let Context { world, theme, .. } = context;
+    let inside = panel(buf, place, "Latest control-path calls", "failures marked ▲", theme);
+    if world.events.is_empty() {
+        explain(buf, inside, &super::nothing_yet(context, "no call was seen as it happened"), theme.dim());
+        return;
+    }
+    for (i, event) in world.events.iter().rev().take(inside.height.into()).enumerate() {
+        let y = inside.y + i as u16;
+        let process = world.model.processes.get(&event.id).map_or("", |p| p.info.comm.as_str());
+        let mut x = inside.x + put(buf, inside.x, y, &format!("{:<16}", harmless(process)), 16, theme.series(0)) + 1;
+        for (text, style) in super::super::detail::event_line(event, world, theme) {
+            x += put(buf, x, y, &text, inside.right().saturating_sub(x), style);
+        }
+    }
 }
 
 fn findings(buf: &mut Buffer, area: Rect, context: Context<'_>) {

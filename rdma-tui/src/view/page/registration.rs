@@ -6,6 +6,7 @@ use ratatui::layout::Rect;
 use probe_user::model::{Part, SplitTotals};
 
 use crate::app::format::{Unit, count, duration, number, share};
+use crate::app::table::TableId;
 use crate::app::totals;
 
 use super::super::Context;
@@ -32,7 +33,13 @@ pub fn draw(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     } else {
         rest
     };
-    super::list(buf, rest, context, &super::nothing_yet(context, &why_none(context)));
+    let why = super::nothing_yet(context, &why_none(context));
+    let (list, spare) = super::fitted(rest, context, 8);
+    super::list(buf, list, context, &why);
+    // By size as well where there is room, unless it is what the table shows.
+    if spare.height > 0 && context.app.table_id() != Some(TableId::Sizes) {
+        super::list_of(buf, spare, TableId::Sizes, context, &why);
+    }
 }
 
 /// "None seen" and "could not be seen" are different things.
@@ -153,9 +160,9 @@ fn parts(buf: &mut Buffer, area: Rect, split: &SplitTotals, context: Context<'_>
     }
 }
 
-fn over_time(buf: &mut Buffer, area: Rect, context: Context<'_>) {
+pub fn over_time(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let Context { app, world, theme } = context;
-    let inside = panel(buf, area, "Latency over time", app.window.title(), theme);
+    let inside = panel(buf, area, "Registration latency over time", app.window.title(), theme);
     let columns = world.history.columns(app.window.ns(), heat::columns(inside), |p| p.latency.clone());
     if columns.iter().flatten().all(|h| h.total() == 0) {
         explain(buf, inside, &super::nothing_yet(context, "no registration within this window (- widens it)"), theme.dim());

@@ -6,7 +6,6 @@ pub mod facts;
 pub mod heat;
 pub mod histogram;
 pub mod panel;
-pub mod spark;
 pub mod table;
 
 use ratatui::buffer::Buffer;

@@ -14,8 +14,19 @@ use super::{explain, put, put_right};
 /// What a page adds to a cell: a style of its own.
 pub type Accent = fn(&Column, &Value<'_>, &Row<'_>, &Theme) -> Option<Style>;
 
-/// Draws `state` into `area`, heading first. `empty` says why there are no rows.
-pub fn table(buf: &mut Buffer, area: Rect, state: &TableState, world: &World, accent: Accent, empty: &str, theme: &Theme) {
+/// Draws `state` into `area`, heading first. `empty` says why there are no rows; a table that keys do not move shows no
+/// selection.
+#[expect(clippy::too_many_arguments, reason = "what a table is drawn from")]
+pub fn table(
+    buf: &mut Buffer,
+    area: Rect,
+    state: &TableState,
+    world: &World,
+    accent: Accent,
+    empty: &str,
+    moved_by_keys: bool,
+    theme: &Theme,
+) {
     if area.height < 2 || area.width < 10 {
         return;
     }
@@ -38,7 +49,7 @@ pub fn table(buf: &mut Buffer, area: Rect, state: &TableState, world: &World, ac
             Line::Group(title) => {
                 put(buf, body.x, y, &format!("▾ {title}"), body.width, theme.title());
             }
-            Line::Row(index) => draw_row(buf, body, y, *index, &chosen, state, world, accent, theme),
+            Line::Row(index) => draw_row(buf, body, y, *index, &chosen, state, world, accent, moved_by_keys && *index == state.selected, theme),
         }
     }
     scrollbar(buf, body, state, theme);
@@ -117,9 +128,14 @@ fn fit(columns: &'static [Column], width: u16, sort: usize) -> Vec<(usize, &'sta
             _ => break,
         }
     }
-    let left = width.saturating_sub(total(&chosen));
-    if let Some((_, _, w)) = chosen.iter_mut().rev().find(|(_, c, _)| c.unit.is_none()) {
-        *w += left.min(60);
+    // Words take what is left, the widest columns first, each at most as much again as it has.
+    let mut left = width.saturating_sub(total(&chosen));
+    let mut words: Vec<usize> = (0..chosen.len()).filter(|i| chosen[*i].1.unit.is_none()).collect();
+    words.sort_by_key(|i| std::cmp::Reverse(chosen[*i].1.width));
+    for place in words {
+        let more = left.min(chosen[place].1.width);
+        chosen[place].2 += more;
+        left -= more;
     }
     chosen
 }
@@ -152,9 +168,9 @@ fn draw_row(
     state: &TableState,
     world: &World,
     accent: Accent,
+    selected: bool,
     theme: &Theme,
 ) {
-    let selected = index == state.selected;
     let Some(row) = row(&state.rows[index], world) else { return };
     let mut x = body.x + 2;
     for (_, column, width) in chosen {
