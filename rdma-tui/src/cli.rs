@@ -78,7 +78,8 @@ fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(format!("unknown unit '{unit}': use ms, s, m or h")),
     };
-    let number: f64 = number.parse().map_err(|_| "not a time: use a number and a unit, such as 30s".to_owned())?;
+    let number: f64 =
+        number.parse().map_err(|_| "not a time: use a number and a unit, such as 30s".to_owned())?;
     match Duration::try_from_secs_f64(number * scale) {
         Ok(time) if time < Duration::from_millis(10) => Err("too short: take 10ms or more".to_owned()),
         Ok(time) => Ok(time),

@@ -114,8 +114,7 @@ fn headless(cli: &Cli) -> Result<ExitCode> {
         Some(path) if path.as_os_str() != "-" => {
             let (shared, _inputs) = Shared::new(replay::load(path, None)?);
             Workloads::idle(shared.clone()).ask();
-            let world = shared.read().clone();
-            world
+            shared.read().clone()
         }
         _ => watch(cli)?,
     };
@@ -148,7 +147,9 @@ fn watch(cli: &Cli) -> Result<World> {
         if ended || left.is_zero() {
             break;
         }
-        if let Ok(rdma_tui::feed::Input::Signal(_)) = inputs.recv_timeout(left.min(Duration::from_millis(500))) {
+        if let Ok(rdma_tui::feed::Input::Signal(_)) =
+            inputs.recv_timeout(left.min(Duration::from_millis(500)))
+        {
             break;
         }
         shared.take_change();
@@ -204,9 +205,9 @@ fn depth() -> Depth {
 /// Whether the locale is UTF-8, by the variables in their order of precedence. Where none is set, most terminals of
 /// today are; containers rarely set any.
 fn is_utf8() -> bool {
-    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| {
-        std::env::var_os(name).filter(|value| !value.is_empty())
-    });
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
     set.is_none_or(|value| {
         let value = value.to_string_lossy().to_lowercase();
         value.contains("utf-8") || value.contains("utf8")
@@ -226,6 +227,8 @@ fn log_file(cli: &Cli) -> Result<PathBuf> {
         .unwrap_or_else(std::env::temp_dir);
     match fs::create_dir_all(&folder) {
         Ok(()) => Ok(folder.join("rdma-tui.log")),
-        Err(error) => bail!("cannot make folder '{}' for the log: {error}; choose a file with --log", folder.display()),
+        Err(error) => {
+            bail!("cannot make folder '{}' for the log: {error}; choose a file with --log", folder.display())
+        }
     }
 }

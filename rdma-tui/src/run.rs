@@ -111,7 +111,8 @@ impl Dashboard {
         screen.terminal.draw(|frame| {
             let shared = self.shared.read();
             if let Some(held) = &mut self.held {
-                held.source = crate::app::world::Source { moment: held.source.moment, ..shared.source.clone() };
+                held.source =
+                    crate::app::world::Source { moment: held.source.moment, ..shared.source.clone() };
             }
             let world = self.held.as_deref().unwrap_or(&shared);
             self.app.refresh(world);

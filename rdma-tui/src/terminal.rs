@@ -65,11 +65,9 @@ pub fn give_back() {
 pub fn on_panic(log: PathBuf) {
     panic::set_hook(Box::new(move |info| {
         give_back();
-        let written = std::fs::File::options()
-            .append(true)
-            .create(true)
-            .open(&log)
-            .and_then(|mut file| writeln!(file, "rdma-tui: {info}\n{}", std::backtrace::Backtrace::force_capture()));
+        let written = std::fs::File::options().append(true).create(true).open(&log).and_then(|mut file| {
+            writeln!(file, "rdma-tui: {info}\n{}", std::backtrace::Backtrace::force_capture())
+        });
         eprintln!("rdma-tui: a defect ended it; what was watched goes on unharmed.");
         match written {
             Ok(()) => eprintln!("rdma-tui: please report it with the last lines of '{}'", log.display()),

@@ -38,7 +38,8 @@ impl Counters {
                     if t_ns > counter.latest_ns {
                         let seconds = (t_ns - counter.latest_ns) as f64 / 1e9;
                         // A counter that went back was reset with its device: nothing can be said for this interval.
-                        counter.rate = value.checked_sub(counter.latest).map(|gained| gained as f64 / seconds);
+                        counter.rate =
+                            value.checked_sub(counter.latest).map(|gained| gained as f64 / seconds);
                         (counter.latest, counter.latest_ns) = (*value, t_ns);
                     }
                 }

@@ -161,12 +161,7 @@ impl History {
     /// `None` where no sample fell.
     ///
     /// Columns lie at fixed multiples of time, so that a chart moves by whole columns instead of shimmering.
-    pub fn columns<T>(
-        &self,
-        window_ns: u64,
-        columns: usize,
-        f: impl Fn(&Point) -> T,
-    ) -> Vec<Option<T>> {
+    pub fn columns<T>(&self, window_ns: u64, columns: usize, f: impl Fn(&Point) -> T) -> Vec<Option<T>> {
         let Some(last) = self.last() else { return std::iter::repeat_with(|| None).take(columns).collect() };
         let width = (window_ns / columns.max(1) as u64).max(1);
         let last_column = last.t_ns / width;

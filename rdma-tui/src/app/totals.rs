@@ -112,9 +112,14 @@ pub fn registration_errnos(model: &Model) -> BTreeMap<i32, u64> {
 pub fn device_bytes(device: &Device) -> Option<(u64, u64)> {
     let mut sum = None;
     for port in &device.ports {
-        if let (Some(rx), Some(tx)) = (port.counters.get("port_rcv_data"), port.counters.get("port_xmit_data")) {
+        if let (Some(rx), Some(tx)) =
+            (port.counters.get("port_rcv_data"), port.counters.get("port_xmit_data"))
+        {
             let (all_rx, all_tx) = sum.unwrap_or((0_u64, 0_u64));
-            sum = Some((all_rx.saturating_add(rx.saturating_mul(4)), all_tx.saturating_add(tx.saturating_mul(4))));
+            sum = Some((
+                all_rx.saturating_add(rx.saturating_mul(4)),
+                all_tx.saturating_add(tx.saturating_mul(4)),
+            ));
         }
     }
     sum
@@ -122,7 +127,11 @@ pub fn device_bytes(device: &Device) -> Option<(u64, u64)> {
 
 /// The same over all devices.
 pub fn port_bytes(model: &Model) -> Option<(u64, u64)> {
-    model.devices.values().filter_map(device_bytes).reduce(|a, b| (a.0.saturating_add(b.0), a.1.saturating_add(b.1)))
+    model
+        .devices
+        .values()
+        .filter_map(device_bytes)
+        .reduce(|a, b| (a.0.saturating_add(b.0), a.1.saturating_add(b.1)))
 }
 
 /// How many probes ended in each verdict.

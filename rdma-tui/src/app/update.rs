@@ -40,7 +40,9 @@ impl App {
             Scope::Replay if self.origin != Origin::Replay => {
                 Some("only a replayed trace can be stepped through (rdma-tui --replay FILE)".to_owned())
             }
-            Scope::Live if self.origin != Origin::Live => Some("a replayed trace is already recorded".to_owned()),
+            Scope::Live if self.origin != Origin::Live => {
+                Some("a replayed trace is already recorded".to_owned())
+            }
             Scope::On(page) if page != self.page => {
                 Some(format!("only on {} (press {})", page.title(), page.index() + 1))
             }
@@ -230,7 +232,8 @@ impl App {
         let Some(table) = self.current() else { return };
         table.sort_step(forward);
         table.refresh(world);
-        let said = columns(table.table).get(table.sort).map(|c| format!("sorted by {}: {}", c.key, c.explain));
+        let said =
+            columns(table.table).get(table.sort).map(|c| format!("sorted by {}: {}", c.key, c.explain));
         if let Some(text) = said {
             self.say(Tone::Note, text);
         }
@@ -280,7 +283,8 @@ impl App {
             self.say(Tone::Note, "nothing to copy is selected here");
             return None;
         };
-        let cells = columns(table).iter().map(|column| (column.key, (column.get)(world, &row).show(column.unit)));
+        let cells =
+            columns(table).iter().map(|column| (column.key, (column.get)(world, &row).show(column.unit)));
         let lines: Vec<String> = cells.map(|(key, text)| format!("{key}: {text}")).collect();
         Some(Effect::Copy(lines.join("\n")))
     }

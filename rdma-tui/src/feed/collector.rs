@@ -44,7 +44,9 @@ impl Targets {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The collector is not installed where it is looked for.
-    #[error("cannot find 'rdma-probe' beside this program or in PATH: build it with `cargo build -p probe-user`")]
+    #[error(
+        "cannot find 'rdma-probe' beside this program or in PATH: build it with `cargo build -p probe-user`"
+    )]
     NotFound,
     /// Something the system refused.
     #[error("cannot {what}: {source}")]

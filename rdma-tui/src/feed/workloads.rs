@@ -135,7 +135,8 @@ impl Workloads {
         if let Some(reading) = reading {
             let _ = reading.join();
         }
-        let answer = answer.join().map_err(|_| "its output cannot be read")?.map_err(|error| error.to_string())?;
+        let answer =
+            answer.join().map_err(|_| "its output cannot be read")?.map_err(|error| error.to_string())?;
         if !status.success() {
             let said = latest();
             let said = said.strip_prefix("rdma-workload: ").unwrap_or(&said).to_owned();

@@ -10,7 +10,13 @@ use crate::theme::Theme;
 use crate::view;
 
 /// Draws a page on a screen of some size that exists in memory only.
-pub fn render(page: Page, world: &World, theme: &Theme, (width, height): (u16, u16), set_up: impl FnOnce(&mut App)) -> Buffer {
+pub fn render(
+    page: Page,
+    world: &World,
+    theme: &Theme,
+    (width, height): (u16, u16),
+    set_up: impl FnOnce(&mut App),
+) -> Buffer {
     let mut app = App::new(world.source.origin);
     app.page = page;
     set_up(&mut app);

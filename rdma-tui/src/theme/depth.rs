@@ -37,11 +37,7 @@ const SIXTEEN: [((u8, u8, u8), Color); 14] = [
 
 impl Depth {
     /// What the environment tells: `NO_COLOR` (when not empty), `COLORTERM` and `TERM`.
-    pub fn of_environment(
-        no_color: Option<&OsStr>,
-        colorterm: Option<&OsStr>,
-        term: Option<&OsStr>,
-    ) -> Self {
+    pub fn of_environment(no_color: Option<&OsStr>, colorterm: Option<&OsStr>, term: Option<&OsStr>) -> Self {
         let has = |text: Option<&OsStr>, part: &str| {
             text.is_some_and(|text| text.to_string_lossy().to_lowercase().contains(part))
         };
@@ -104,7 +100,11 @@ mod tests {
     #[test]
     fn the_environment_decides() {
         assert_eq!(depth(Some("1"), Some("truecolor"), Some("xterm-256color")), Depth::None);
-        assert_eq!(depth(Some(""), Some("truecolor"), None), Depth::True, "an empty NO_COLOR asks for nothing");
+        assert_eq!(
+            depth(Some(""), Some("truecolor"), None),
+            Depth::True,
+            "an empty NO_COLOR asks for nothing"
+        );
         assert_eq!(depth(None, None, Some("xterm-256color")), Depth::Indexed);
         assert_eq!(depth(None, None, Some("linux")), Depth::Sixteen);
         assert_eq!(depth(None, None, Some("dumb")), Depth::None);

@@ -47,7 +47,10 @@ fn hints(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         Scope::On(page) => page == app.page && app.details.is_empty(),
     };
     let back = (!app.details.is_empty() || app.help.is_some()).then_some(("Esc".to_owned(), "back"));
-    let offered = KEYMAP.iter().filter(|b| !b.hint.is_empty() && here(b.scope)).map(|b| (b.keys[0].to_string(), b.hint));
+    let offered = KEYMAP
+        .iter()
+        .filter(|b| !b.hint.is_empty() && here(b.scope))
+        .map(|b| (b.keys[0].to_string(), b.hint));
     for (key, hint) in back.into_iter().chain(offered) {
         let wide = key.width() + hint.width() + 3;
         if usize::from(x) + wide > usize::from(area.right()) {
@@ -69,7 +72,8 @@ fn filter(buf: &mut Buffer, area: Rect, line: &FilterLine, context: Context<'_>)
     let mut x = area.x + 2;
     for (i, c) in text.iter().enumerate().skip(skip).take(half + 8) {
         let wrong = line.error.as_ref().is_some_and(|e| i >= e.at && i < e.at + e.len);
-        let mut style = if wrong { theme.bad().add_modifier(ratatui::style::Modifier::UNDERLINED) } else { theme.text() };
+        let mut style =
+            if wrong { theme.bad().add_modifier(ratatui::style::Modifier::UNDERLINED) } else { theme.text() };
         if i == line.prompt.cursor {
             style = style.add_modifier(ratatui::style::Modifier::REVERSED);
         }
@@ -82,7 +86,9 @@ fn filter(buf: &mut Buffer, area: Rect, line: &FilterLine, context: Context<'_>)
     x += 2;
     let room = area.right().saturating_sub(x);
     match &line.error {
-        Some(error) => put(buf, x, area.y, &format!("▲ {} (at {})", error.message, error.at + 1), room, theme.bad()),
+        Some(error) => {
+            put(buf, x, area.y, &format!("▲ {} (at {})", error.message, error.at + 1), room, theme.bad())
+        }
         None => {
             let table = context.app.table(line.table);
             let text = format!("{} of {} · Enter keep · Esc undo", table.rows.len(), table.unfiltered);

@@ -118,7 +118,14 @@ fn pages(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         let title = if short && !current { page.short_title() } else { page.title() };
         let digit = (page.index() + 1).to_string();
         if current {
-            x += put(buf, x, area.y, &format!(" {digit} {title} "), area.right().saturating_sub(x), theme.tab());
+            x += put(
+                buf,
+                x,
+                area.y,
+                &format!(" {digit} {title} "),
+                area.right().saturating_sub(x),
+                theme.tab(),
+            );
         } else {
             x += put(buf, x, area.y, &format!(" {digit}"), area.right().saturating_sub(x), theme.key());
             x += put(buf, x, area.y, &format!(" {title} "), area.right().saturating_sub(x), theme.dim());

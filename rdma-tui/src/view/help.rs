@@ -48,9 +48,10 @@ pub fn draw(buf: &mut Buffer, area: Rect, scroll: usize, context: Context<'_>) {
         .into_iter()
         .flat_map(|(key, text, style)| {
             let parts = if text.is_empty() { vec![String::new()] } else { wrap(&text, wide) };
-            parts.into_iter().enumerate().map(move |(i, part)| {
-                (if i == 0 { key.clone() } else { String::new() }, part, style)
-            })
+            parts
+                .into_iter()
+                .enumerate()
+                .map(move |(i, part)| (if i == 0 { key.clone() } else { String::new() }, part, style))
         })
         .collect();
     let scroll = scroll.min(lines.len().saturating_sub(inside.height.into()));

@@ -183,27 +183,48 @@ fn distance(a: &str, b: &str) -> usize {
 fn number(text: &str, unit: Unit) -> Result<f64, String> {
     if unit == Unit::Address || (unit == Unit::Id && text.starts_with("0x")) {
         let digits = text.trim_start_matches("0x");
-        return u64::from_str_radix(digits, 16).map(|n| n as f64).map_err(|_| format!("'{text}' is not an address"));
+        return u64::from_str_radix(digits, 16)
+            .map(|n| n as f64)
+            .map_err(|_| format!("'{text}' is not an address"));
     }
     let (scales, what): (&[(&str, f64)], &str) = match unit {
-        Unit::Nanoseconds => {
-            (&[("", 1.0), ("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9)], "a duration: 3us, 1.5ms, 2s")
-        }
+        Unit::Nanoseconds => (
+            &[("", 1.0), ("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9)],
+            "a duration: 3us, 1.5ms, 2s",
+        ),
         Unit::Bytes => (
             &[
-                ("", 1.0), ("b", 1.0), ("k", 1024.0), ("kib", 1024.0), ("m", 1048576.0), ("mib", 1048576.0),
-                ("g", 1073741824.0), ("gib", 1073741824.0), ("t", 1099511627776.0), ("tib", 1099511627776.0),
+                ("", 1.0),
+                ("b", 1.0),
+                ("k", 1024.0),
+                ("kib", 1024.0),
+                ("m", 1048576.0),
+                ("mib", 1048576.0),
+                ("g", 1073741824.0),
+                ("gib", 1073741824.0),
+                ("t", 1099511627776.0),
+                ("tib", 1099511627776.0),
             ],
             "a size: 4096, 64KiB, 2GiB",
         ),
         Unit::BytesPerSecond => (
-            &[("", 1.0), ("b/s", 1.0), ("k", 1e3), ("kb/s", 1e3), ("m", 1e6), ("mb/s", 1e6), ("g", 1e9), ("gb/s", 1e9)],
+            &[
+                ("", 1.0),
+                ("b/s", 1.0),
+                ("k", 1e3),
+                ("kb/s", 1e3),
+                ("m", 1e6),
+                ("mb/s", 1e6),
+                ("g", 1e9),
+                ("gb/s", 1e9),
+            ],
             "a bandwidth: 100MB/s, 2GB/s",
         ),
         Unit::Share => (&[("", 0.01), ("%", 0.01)], "a share in per cent: 90, 99.5%"),
-        Unit::Count | Unit::PerSecond | Unit::Ratio | Unit::Id | Unit::Address => {
-            (&[("", 1.0), ("k", 1e3), ("m", 1e6), ("g", 1e9), ("/s", 1.0), ("k/s", 1e3), ("m/s", 1e6)], "a number: 17, 20k, 1.5M")
-        }
+        Unit::Count | Unit::PerSecond | Unit::Ratio | Unit::Id | Unit::Address => (
+            &[("", 1.0), ("k", 1e3), ("m", 1e6), ("g", 1e9), ("/s", 1.0), ("k/s", 1e3), ("m/s", 1e6)],
+            "a number: 17, 20k, 1.5M",
+        ),
     };
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let suffix = text[split..].to_lowercase();

@@ -43,7 +43,14 @@ impl std::fmt::Debug for Column {
 
 type Get = for<'w> fn(&'w World, &Row<'w>) -> Value<'w>;
 
-const fn words(key: &'static str, title: &'static str, width: u16, sheds: u8, explain: &'static str, get: Get) -> Column {
+const fn words(
+    key: &'static str,
+    title: &'static str,
+    width: u16,
+    sheds: u8,
+    explain: &'static str,
+    get: Get,
+) -> Column {
     Column { key, title, unit: None, width, sheds, names: true, explain, get }
 }
 
@@ -88,9 +95,11 @@ pub fn fields(table: TableId) -> &'static [Field] {
 
 fn process<'w>(row: &Row<'w>) -> Option<&'w ProcessModel> {
     match *row {
-        Row::Process(p) | Row::Qp(p, _) | Row::Cq(p, _, _) | Row::Srq(p, _, _) | Row::Range { process: p, .. } => {
-            Some(p)
-        }
+        Row::Process(p)
+        | Row::Qp(p, _)
+        | Row::Cq(p, _, _)
+        | Row::Srq(p, _, _)
+        | Row::Range { process: p, .. } => Some(p),
         _ => None,
     }
 }
@@ -136,7 +145,15 @@ static PROCESSES: &[Column] = &[
     figure("reg.count", "REGS", Unit::Count, 7, 1, "registrations so far, failed ones included", |_, r| {
         of_process(r, |p| Value::count(p.counts(&REGISTRATIONS).entered))
     }),
-    figure("reg.p99", "REG p99", Unit::Nanoseconds, 8, 3, "99 of 100 registrations took no longer", |_, r| quantile(r, 0.99)),
+    figure(
+        "reg.p99",
+        "REG p99",
+        Unit::Nanoseconds,
+        8,
+        3,
+        "99 of 100 registrations took no longer",
+        |_, r| quantile(r, 0.99),
+    ),
     figure("mr.live", "MRs", Unit::Count, 6, 1, "memory regions alive", |_, r| {
         of_process(r, |p| Value::count(p.registrations.population.live))
     }),
@@ -150,9 +167,13 @@ static PROCESSES: &[Column] = &[
         of_process(r, |p| Value::count(p.queues.cq_population.live))
     }),
     figure("failed", "FAILED", Unit::Count, 7, 0, "calls that failed, of any kind", |_, r| {
-        of_process(r, |p| Value::count(p.calls.values().map(|c| c.count().failed).fold(0, u64::saturating_add)))
+        of_process(r, |p| {
+            Value::count(p.calls.values().map(|c| c.count().failed).fold(0, u64::saturating_add))
+        })
     }),
-    figure("uid", "UID", Unit::Id, 6, 7, "real user id", |_, r| of_process(r, |p| Value::count(p.info.uid.into()))),
+    figure("uid", "UID", Unit::Id, 6, 7, "real user id", |_, r| {
+        of_process(r, |p| Value::count(p.info.uid.into()))
+    }),
     words("cgroup", "CGROUP", 24, 8, "control group: the container it belongs to", |_, r| {
         of_process(r, |p| Value::text(&p.info.cgroup))
     }),
@@ -173,26 +194,46 @@ static REGISTRANTS: &[Column] = &[
     figure("reg.failed", "FAILED", Unit::Count, 7, 0, "registrations that failed", |_, r| {
         of_process(r, |p| Value::count(p.counts(&REGISTRATIONS).failed))
     }),
-    figure("reg.p50", "p50", Unit::Nanoseconds, 8, 0, "half of the registrations took no longer", |_, r| quantile(r, 0.5)),
-    figure("reg.p99", "p99", Unit::Nanoseconds, 8, 0, "99 of 100 registrations took no longer", |_, r| quantile(r, 0.99)),
+    figure("reg.p50", "p50", Unit::Nanoseconds, 8, 0, "half of the registrations took no longer", |_, r| {
+        quantile(r, 0.5)
+    }),
+    figure("reg.p99", "p99", Unit::Nanoseconds, 8, 0, "99 of 100 registrations took no longer", |_, r| {
+        quantile(r, 0.99)
+    }),
     figure("reg.max", "MAX", Unit::Nanoseconds, 8, 3, "the longest registration", |_, r| {
         Value::of_count(process(r).and_then(|p| p.longest_ns(&REGISTRATIONS)))
     }),
     figure("reg.kernel", "KERNEL", Unit::Share, 7, 2, "share of the time spent inside the kernel", |_, r| {
         Value::of(process(r).and_then(|p| p.registrations.split.kernel.share()))
     }),
-    figure("reg.page", "PER PAGE", Unit::Nanoseconds, 9, 3, "time per page of 4 KiB, fixed part included", |_, r| {
-        Value::of(process(r).and_then(|p| {
-            let reg = &p.registrations;
-            (reg.pages > 0).then(|| reg.pages_ns as f64 / reg.pages as f64)
-        }))
-    }),
-    figure("reg.repeated", "AGAIN", Unit::Share, 6, 1, "share of registrations whose very range had been registered before", |_, r| {
-        Value::of(process(r).and_then(|p| {
-            let n = p.succeeded_calls(Call::RegMr) + p.succeeded_calls(Call::RegDmabufMr);
-            (n > 0).then(|| p.registrations.repeated as f64 / n as f64)
-        }))
-    }),
+    figure(
+        "reg.page",
+        "PER PAGE",
+        Unit::Nanoseconds,
+        9,
+        3,
+        "time per page of 4 KiB, fixed part included",
+        |_, r| {
+            Value::of(process(r).and_then(|p| {
+                let reg = &p.registrations;
+                (reg.pages > 0).then(|| reg.pages_ns as f64 / reg.pages as f64)
+            }))
+        },
+    ),
+    figure(
+        "reg.repeated",
+        "AGAIN",
+        Unit::Share,
+        6,
+        1,
+        "share of registrations whose very range had been registered before",
+        |_, r| {
+            Value::of(process(r).and_then(|p| {
+                let n = p.succeeded_calls(Call::RegMr) + p.succeeded_calls(Call::RegDmabufMr);
+                (n > 0).then(|| p.registrations.repeated as f64 / n as f64)
+            }))
+        },
+    ),
     figure("mr.live", "LIVE", Unit::Count, 7, 1, "memory regions alive", |_, r| {
         of_process(r, |p| Value::count(p.registrations.population.live))
     }),
@@ -249,10 +290,18 @@ static SIZES: &[Column] = &[
         Row::Size(_, s) => Value::count(s.longest_ns),
         _ => Value::Missing,
     }),
-    figure("size.bandwidth", "SPEED", Unit::BytesPerSecond, 11, 1, "bytes registered per second spent registering", |_, r| match r {
-        Row::Size(_, s) if s.total_ns > 0 => Value::Number(s.bytes as f64 * 1e9 / s.total_ns as f64),
-        _ => Value::Missing,
-    }),
+    figure(
+        "size.bandwidth",
+        "SPEED",
+        Unit::BytesPerSecond,
+        11,
+        1,
+        "bytes registered per second spent registering",
+        |_, r| match r {
+            Row::Size(_, s) if s.total_ns > 0 => Value::Number(s.bytes as f64 * 1e9 / s.total_ns as f64),
+            _ => Value::Missing,
+        },
+    ),
     figure("size.total", "TIME", Unit::Nanoseconds, 12, 1, "time spent in all", |_, r| match r {
         Row::Size(_, s) => Value::count(s.total_ns),
         _ => Value::Missing,
@@ -273,28 +322,122 @@ static QPS: &[Column] = &[
     COMM,
     figure("qpn", "QPN", Unit::Id, 9, 0, "queue pair number", qp!(qp => Value::count(qp.qpn.into()))),
     words("qp.type", "TYPE", 5, 1, "RC, UC, UD, …", qp!(qp => Value::text(&qp.qp_type))),
-    words("qp.state", "STATE", 6, 0, "state after the last successful change", qp!(qp => Value::of_text(qp.state.as_deref()))),
+    words(
+        "qp.state",
+        "STATE",
+        6,
+        0,
+        "state after the last successful change",
+        qp!(qp => Value::of_text(qp.state.as_deref())),
+    ),
     words("qp.peer", "PEER", 18, 1, "the other end: GID or LID, and QPN", qp!(qp => peer(qp))),
-    figure("qp.depth", "SENDQ", Unit::Count, 6, 2, "send queue depth, WRs", qp!(qp => known(qp.max_send_wr, qp))),
-    figure("qp.recv_depth", "RECVQ", Unit::Count, 6, 3, "receive queue depth, WRs", qp!(qp => known(qp.max_recv_wr, qp))),
-    words("qp.signal_all", "SIGALL", 6, 3, "created with sq_sig_all: every send makes a completion", qp!(qp => {
-        if qp.created_ns.is_some() { Value::Text(Cow::Borrowed(if qp.sq_sig_all { "yes" } else { "no" })) } else { Value::Missing }
-    })),
-    figure("qp.inline", "INLINE", Unit::Bytes, 8, 4, "longest inline send", qp!(qp => known(qp.max_inline_bytes, qp))),
-    figure("qp.mtu", "MTU", Unit::Count, 5, 4, "path MTU, bytes", qp!(qp => Value::of_count(qp.attributes.path_mtu_bytes.map(u64::from)))),
-    figure("qp.rd_atomic", "RD", Unit::Count, 4, 5, "READs and atomics in flight at most (max_rd_atomic)", qp!(qp => Value::of_count(qp.attributes.max_rd_atomic.map(u64::from)))),
-    figure("qp.retry", "RETRY", Unit::Count, 5, 5, "transport retries (retry_cnt)", qp!(qp => Value::of_count(qp.attributes.retry_cnt.map(u64::from)))),
-    figure("qp.rnr_retry", "RNR", Unit::Count, 4, 5, "receiver-not-ready retries; 7 is for ever", qp!(qp => Value::of_count(qp.attributes.rnr_retry.map(u64::from)))),
-    figure("qp.cq", "CQ", Unit::Address, 15, 6, "completion queue of its sends", qp!(qp => if qp.send_cq == 0 { Value::Missing } else { Value::count(qp.send_cq) })),
+    figure(
+        "qp.depth",
+        "SENDQ",
+        Unit::Count,
+        6,
+        2,
+        "send queue depth, WRs",
+        qp!(qp => known(qp.max_send_wr, qp)),
+    ),
+    figure(
+        "qp.recv_depth",
+        "RECVQ",
+        Unit::Count,
+        6,
+        3,
+        "receive queue depth, WRs",
+        qp!(qp => known(qp.max_recv_wr, qp)),
+    ),
+    words(
+        "qp.signal_all",
+        "SIGALL",
+        6,
+        3,
+        "created with sq_sig_all: every send makes a completion",
+        qp!(qp => {
+            if qp.created_ns.is_some() { Value::Text(Cow::Borrowed(if qp.sq_sig_all { "yes" } else { "no" })) } else { Value::Missing }
+        }),
+    ),
+    figure(
+        "qp.inline",
+        "INLINE",
+        Unit::Bytes,
+        8,
+        4,
+        "longest inline send",
+        qp!(qp => known(qp.max_inline_bytes, qp)),
+    ),
+    figure(
+        "qp.mtu",
+        "MTU",
+        Unit::Count,
+        5,
+        4,
+        "path MTU, bytes",
+        qp!(qp => Value::of_count(qp.attributes.path_mtu_bytes.map(u64::from))),
+    ),
+    figure(
+        "qp.rd_atomic",
+        "RD",
+        Unit::Count,
+        4,
+        5,
+        "READs and atomics in flight at most (max_rd_atomic)",
+        qp!(qp => Value::of_count(qp.attributes.max_rd_atomic.map(u64::from))),
+    ),
+    figure(
+        "qp.retry",
+        "RETRY",
+        Unit::Count,
+        5,
+        5,
+        "transport retries (retry_cnt)",
+        qp!(qp => Value::of_count(qp.attributes.retry_cnt.map(u64::from))),
+    ),
+    figure(
+        "qp.rnr_retry",
+        "RNR",
+        Unit::Count,
+        4,
+        5,
+        "receiver-not-ready retries; 7 is for ever",
+        qp!(qp => Value::of_count(qp.attributes.rnr_retry.map(u64::from))),
+    ),
+    figure(
+        "qp.cq",
+        "CQ",
+        Unit::Address,
+        15,
+        6,
+        "completion queue of its sends",
+        qp!(qp => if qp.send_cq == 0 { Value::Missing } else { Value::count(qp.send_cq) }),
+    ),
     figure("qp.on_cq", "ON CQ", Unit::Count, 5, 3, "QPs that share that completion queue", |_, r| match *r {
         Row::Qp(p, qp) => Value::of_count(p.queues.cqs().get(&qp.send_cq).map(|cq| cq.qps.live)),
         _ => Value::Missing,
     }),
-    figure("qp.age", "AGE", Unit::Nanoseconds, 12, 4, "since its creation; missing where it is older than the recording", |w, r| match *r {
-        Row::Qp(_, qp) => Value::of_count(qp.created_ns.map(|t| w.model.now_ns.saturating_sub(t))),
-        _ => Value::Missing,
-    }),
-    figure("qp.failed", "FAILED", Unit::Count, 6, 2, "state changes that failed", qp!(qp => Value::count(qp.failed_changes))),
+    figure(
+        "qp.age",
+        "AGE",
+        Unit::Nanoseconds,
+        12,
+        4,
+        "since its creation; missing where it is older than the recording",
+        |w, r| match *r {
+            Row::Qp(_, qp) => Value::of_count(qp.created_ns.map(|t| w.model.now_ns.saturating_sub(t))),
+            _ => Value::Missing,
+        },
+    ),
+    figure(
+        "qp.failed",
+        "FAILED",
+        Unit::Count,
+        6,
+        2,
+        "state changes that failed",
+        qp!(qp => Value::count(qp.failed_changes)),
+    ),
 ];
 
 /// A capacity, where the creation was seen.
@@ -365,10 +508,18 @@ static CQS: &[Column] = &[
         }
         _ => Value::Missing,
     }),
-    figure("cq.age", "AGE", Unit::Nanoseconds, 12, 2, "since its creation; missing where it is older than the recording", |w, r| match *r {
-        Row::Cq(_, _, cq) => Value::of_count(cq.created_ns.map(|t| w.model.now_ns.saturating_sub(t))),
-        _ => Value::Missing,
-    }),
+    figure(
+        "cq.age",
+        "AGE",
+        Unit::Nanoseconds,
+        12,
+        2,
+        "since its creation; missing where it is older than the recording",
+        |w, r| match *r {
+            Row::Cq(_, _, cq) => Value::of_count(cq.created_ns.map(|t| w.model.now_ns.saturating_sub(t))),
+            _ => Value::Missing,
+        },
+    ),
 ];
 
 static SRQS: &[Column] = &[
@@ -392,32 +543,39 @@ static SRQS: &[Column] = &[
     }),
 ];
 
-static WORKLOADS: &[Column] = &[
-    words("workload", "WORKLOAD", 20, 0, "name", |_, r| match *r {
-        Row::Workload(w) => Value::text(&w.name),
-        _ => Value::Missing,
-    }),
-    figure("workload.effect", "EFFECT", Unit::Ratio, 7, 0, "optimised over baseline, median", |w, r| match *r {
-        Row::Workload(workload) => match w.workloads.results.get(&workload.name) {
-            Some(Ok(result)) => Value::Number(result.ratio.median),
+static WORKLOADS: &[Column] =
+    &[
+        words("workload", "WORKLOAD", 20, 0, "name", |_, r| match *r {
+            Row::Workload(w) => Value::text(&w.name),
             _ => Value::Missing,
-        },
-        _ => Value::Missing,
-    }),
-    words("workload.status", "STATUS", 34, 1, "verdict, or what it is doing", |w, r| match *r {
-        Row::Workload(workload) => match (&w.workloads.running, w.workloads.results.get(&workload.name)) {
-            (Some(running), _) if running.name == workload.name => Value::Text(Cow::Borrowed("running")),
-            (_, Some(Ok(result))) => Value::text(&result.verdict),
-            (_, Some(Err(why))) => Value::text(why),
+        }),
+        figure("workload.effect", "EFFECT", Unit::Ratio, 7, 0, "optimised over baseline, median", |w, r| {
+            match *r {
+                Row::Workload(workload) => match w.workloads.results.get(&workload.name) {
+                    Some(Ok(result)) => Value::Number(result.ratio.median),
+                    _ => Value::Missing,
+                },
+                _ => Value::Missing,
+            }
+        }),
+        words("workload.status", "STATUS", 34, 1, "verdict, or what it is doing", |w, r| match *r {
+            Row::Workload(workload) => {
+                match (&w.workloads.running, w.workloads.results.get(&workload.name)) {
+                    (Some(running), _) if running.name == workload.name => {
+                        Value::Text(Cow::Borrowed("running"))
+                    }
+                    (_, Some(Ok(result))) => Value::text(&result.verdict),
+                    (_, Some(Err(why))) => Value::text(why),
+                    _ => Value::Missing,
+                }
+            }
             _ => Value::Missing,
-        },
-        _ => Value::Missing,
-    }),
-    words("workload.claim", "CLAIM", 40, 2, "what is claimed", |_, r| match *r {
-        Row::Workload(w) => Value::text(if w.claim.is_empty() { &w.question } else { &w.claim }),
-        _ => Value::Missing,
-    }),
-];
+        }),
+        words("workload.claim", "CLAIM", 40, 2, "what is claimed", |_, r| match *r {
+            Row::Workload(w) => Value::text(if w.claim.is_empty() { &w.question } else { &w.claim }),
+            _ => Value::Missing,
+        }),
+    ];
 
 static COUNTERS: &[Column] = &[
     words("device", "DEVICE", 10, 0, "device name", |_, r| match *r {
@@ -437,15 +595,25 @@ static COUNTERS: &[Column] = &[
         _ => Value::Missing,
     }),
     figure("counter.rate", "PER SECOND", Unit::PerSecond, 11, 0, "over the last interval", |w, r| match *r {
-        Row::Counter { device, port, name, .. } => Value::of(w.counters.rate(&device.name, port.number, name)),
-        _ => Value::Missing,
-    }),
-    figure("counter.gained", "SINCE START", Unit::Count, 12, 1, "since the recording began", |w, r| match *r {
-        Row::Counter { device, port, name, value } => {
-            Value::of_count(w.counters.gained(&device.name, port.number, name, value))
+        Row::Counter { device, port, name, .. } => {
+            Value::of(w.counters.rate(&device.name, port.number, name))
         }
         _ => Value::Missing,
     }),
+    figure(
+        "counter.gained",
+        "SINCE START",
+        Unit::Count,
+        12,
+        1,
+        "since the recording began",
+        |w, r| match *r {
+            Row::Counter { device, port, name, value } => {
+                Value::of_count(w.counters.gained(&device.name, port.number, name, value))
+            }
+            _ => Value::Missing,
+        },
+    ),
 ];
 
 static PROBES: &[Column] = &[
@@ -465,11 +633,17 @@ static PROBES: &[Column] = &[
         },
         _ => Value::Missing,
     }),
-    figure("probe.calls", "CALLS", Unit::Count, 9, 1, "calls of its kind counted, all processes", |w, r| match *r {
-        Row::Probe(p) => Value::of_count(p.call.map(|call| {
-            w.model.processes.values().map(|process| process.count(call).entered).fold(0, u64::saturating_add)
-        })),
-        _ => Value::Missing,
+    figure("probe.calls", "CALLS", Unit::Count, 9, 1, "calls of its kind counted, all processes", |w, r| {
+        match *r {
+            Row::Probe(p) => Value::of_count(p.call.map(|call| {
+                w.model
+                    .processes
+                    .values()
+                    .map(|process| process.count(call).entered)
+                    .fold(0, u64::saturating_add)
+            })),
+            _ => Value::Missing,
+        }
     }),
     words("probe.why", "WHY, AND WHAT TO DO", 40, 1, "the reason of the verdict", |_, r| match *r {
         Row::Probe(p) => match &p.verdict {

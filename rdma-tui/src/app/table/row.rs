@@ -47,7 +47,9 @@ pub fn keys(table: TableId, world: &World) -> Vec<RowKey> {
     match table {
         TableId::Processes => processes().map(|(id, _)| RowKey::Process(*id)).collect(),
         TableId::Registrants => processes()
-            .filter(|(_, p)| super::super::totals::REGISTRATIONS.iter().any(|call| p.calls.contains_key(call)))
+            .filter(|(_, p)| {
+                super::super::totals::REGISTRATIONS.iter().any(|call| p.calls.contains_key(call))
+            })
             .map(|(id, _)| RowKey::Process(*id))
             .collect(),
         TableId::Ranges => processes()

@@ -65,9 +65,11 @@ pub fn draw(buf: &mut Buffer, area: Rect, key: &RowKey, scroll: usize, context: 
         Row::Qp(p, qp) => {
             (format!("QP {} of {}", qp.qpn, harmless(&p.info.comm)), "Esc back", queue::qp(p, qp, context))
         }
-        Row::Cq(p, address, cq) => {
-            (format!("CQ 0x{address:x} of {}", harmless(&p.info.comm)), "Esc back", queue::cq(p, address, cq, context))
-        }
+        Row::Cq(p, address, cq) => (
+            format!("CQ 0x{address:x} of {}", harmless(&p.info.comm)),
+            "Esc back",
+            queue::cq(p, address, cq, context),
+        ),
         other => {
             let table = app.table_id().map(columns).unwrap_or_default();
             ("Detail".to_owned(), "y copies · Esc back", cells(table, &other, world, area.width, theme))

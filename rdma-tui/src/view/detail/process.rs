@@ -34,7 +34,11 @@ pub fn lines(process: &ProcessModel, context: Context<'_>) -> Lines {
     let alive = |live: u64, peak: u64| format!("{} now, {} at most", count(live as f64), count(peak as f64));
     lines.fact("memory regions", alive(regions.population.live, regions.population.peak), theme);
     let bytes = |n: u64| number(n as f64, Unit::Bytes);
-    lines.fact("registered", format!("{} now, {} at most", bytes(regions.bytes.live), bytes(regions.bytes.peak)), theme);
+    lines.fact(
+        "registered",
+        format!("{} now, {} at most", bytes(regions.bytes.live), bytes(regions.bytes.peak)),
+        theme,
+    );
     let queues = &process.queues;
     lines.fact("queue pairs", alive(queues.qp_population.live, queues.qp_population.peak), theme);
     lines.fact("completion queues", alive(queues.cq_population.live, queues.cq_population.peak), theme);
@@ -68,7 +72,10 @@ fn calls(lines: &mut Lines, process: &ProcessModel, context: Context<'_>) {
         lines.text("no data: no call was counted", theme.dim());
         return;
     }
-    let head = format!("  {:<22}{:>9}{:>9}{:>11}{:>11}{:>11}{:>12}", "", "COUNT", "FAILED", "p50", "p99", "MAX", "TIME");
+    let head = format!(
+        "  {:<22}{:>9}{:>9}{:>11}{:>11}{:>11}{:>12}",
+        "", "COUNT", "FAILED", "p50", "p99", "MAX", "TIME"
+    );
     lines.spans(vec![(head, theme.dim())]);
     for (call, stats) in &process.calls {
         let n = stats.count();
@@ -79,7 +86,10 @@ fn calls(lines: &mut Lines, process: &ProcessModel, context: Context<'_>) {
             (format!("  {:<22}", clip(&name_of(*call), 21, "…")), theme.series(0)),
             (format!("{:>9}", count(n.entered as f64)), theme.text()),
             (format!("{:>9}", count(n.failed as f64)), if n.failed > 0 { theme.bad() } else { theme.dim() }),
-            (format!("{:>11}{:>11}{:>11}{:>12}", q(0.5), q(0.99), longest, duration(n.total_ns as f64)), theme.text()),
+            (
+                format!("{:>11}{:>11}{:>11}{:>12}", q(0.5), q(0.99), longest, duration(n.total_ns as f64)),
+                theme.text(),
+            ),
         ]);
         for (code, times) in &stats.errnos {
             let text = format!("▲ {} × {}", errno(*code), count(*times as f64));
@@ -96,16 +106,22 @@ fn registration(lines: &mut Lines, process: &ProcessModel, context: Context<'_>)
         return;
     }
     lines.title("Registration", theme);
-    let cost = regions.page_cost_resident.fit().map(|f| (f, "memory touched before")).or_else(|| {
-        regions.page_cost.fit().map(|f| (f, "first touches included"))
-    });
+    let cost = regions
+        .page_cost_resident
+        .fit()
+        .map(|f| (f, "memory touched before"))
+        .or_else(|| regions.page_cost.fit().map(|f| (f, "first touches included")));
     match cost {
         Some((fit, which)) => lines.fact(
             "cost",
             format!("{} + {} per page of 4 KiB ({which})", duration(fit.base_ns), duration(fit.ns_per_page)),
             theme,
         ),
-        None => lines.fact("cost", "no data: sizes differ too little to tell a fixed part from one per page", theme),
+        None => lines.fact(
+            "cost",
+            "no data: sizes differ too little to tell a fixed part from one per page",
+            theme,
+        ),
     }
     let again = regions.repeated as f64 / succeeded as f64;
     let style = if again >= 0.5 { theme.warn() } else { theme.text() };
@@ -124,10 +140,15 @@ fn registration(lines: &mut Lines, process: &ProcessModel, context: Context<'_>)
         }
     }
     if regions.split.page_faults_known > 0 {
-        lines.fact("page faults", format!("{} while pinning", count(regions.split.page_faults as f64)), theme);
+        lines.fact(
+            "page faults",
+            format!("{} while pinning", count(regions.split.page_faults as f64)),
+            theme,
+        );
     }
     for (addr, length, uses) in regions.ranges.most_used(5).into_iter().filter(|(_, _, uses)| *uses > 1) {
-        let text = format!("0x{addr:x} + {}: {} times", number(length as f64, Unit::Bytes), count(uses as f64));
+        let text =
+            format!("0x{addr:x} + {}: {} times", number(length as f64, Unit::Bytes), count(uses as f64));
         lines.fact("range", text, theme);
     }
 }
@@ -139,10 +160,18 @@ fn connections(lines: &mut Lines, process: &ProcessModel, context: Context<'_>) 
         return;
     }
     lines.title("Connections (librdmacm)", theme);
-    lines.fact("established", format!("{}, {} asked for by peers, {} ended", cm.established, cm.requests, cm.disconnected), theme);
+    lines.fact(
+        "established",
+        format!("{}, {} asked for by peers, {} ended", cm.established, cm.requests, cm.disconnected),
+        theme,
+    );
     for (step, latency) in &cm.steps_ns {
         let q = |q| latency.quantile(q).map_or("-".to_owned(), |ns| duration(ns as f64));
-        lines.fact(step_name(*step), format!("{} times, p50 {}, p99 {}", latency.total(), q(0.5), q(0.99)), theme);
+        lines.fact(
+            step_name(*step),
+            format!("{} times, p50 {}, p99 {}", latency.total(), q(0.5), q(0.99)),
+            theme,
+        );
     }
     for ((step, status), n) in &cm.failures {
         lines.styled(step_name(*step), format!("▲ refused {n} times, status {status}"), theme.bad(), theme);

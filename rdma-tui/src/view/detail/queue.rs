@@ -20,7 +20,11 @@ pub fn qp(process: &ProcessModel, qp: &Qp, context: Context<'_>) -> Lines {
     lines.title("Queue pair", theme);
     lines.fact("owner", format!("{} (pid {})", harmless(&process.info.comm), process.info.id.pid), theme);
     let age = match qp.created_ns {
-        Some(t) => format!("created {} ago, in {}", duration(world.model.now_ns.saturating_sub(t) as f64), duration(qp.creation_ns as f64)),
+        Some(t) => format!(
+            "created {} ago, in {}",
+            duration(world.model.now_ns.saturating_sub(t) as f64),
+            duration(qp.creation_ns as f64)
+        ),
         None => "older than the recording: capacities and type are not known".to_owned(),
     };
     lines.fact("age", age, theme);
@@ -34,7 +38,11 @@ pub fn qp(process: &ProcessModel, qp: &Qp, context: Context<'_>) -> Lines {
     if qp.created_ns.is_some() {
         lines.fact("type", harmless(&qp.qp_type), theme);
         lines.fact("send queue", format!("{} WRs of up to {} SGEs", qp.max_send_wr, qp.max_send_sge), theme);
-        lines.fact("receive queue", format!("{} WRs of up to {} SGEs", qp.max_recv_wr, qp.max_recv_sge), theme);
+        lines.fact(
+            "receive queue",
+            format!("{} WRs of up to {} SGEs", qp.max_recv_wr, qp.max_recv_sge),
+            theme,
+        );
         lines.fact("inline", format!("up to {}", number(qp.max_inline_bytes.into(), Unit::Bytes)), theme);
         if qp.sq_sig_all {
             lines.styled("signalling", "▲ every send makes a completion (sq_sig_all)", theme.warn(), theme);
@@ -62,7 +70,10 @@ pub fn qp(process: &ProcessModel, qp: &Qp, context: Context<'_>) -> Lines {
         let from = t.from.as_deref().unwrap_or("?");
         let outcome = if t.errno == 0 { String::new() } else { format!("▲ {}", errno(t.errno)) };
         lines.spans(vec![
-            (format!("  {:>13} ago  ", duration(world.model.now_ns.saturating_sub(t.t_ns) as f64)), theme.dim()),
+            (
+                format!("  {:>13} ago  ", duration(world.model.now_ns.saturating_sub(t.t_ns) as f64)),
+                theme.dim(),
+            ),
             (format!("{:<6}→ {:<6}", harmless(from), harmless(&t.to)), theme.text()),
             (format!("{:>10}  ", duration(t.duration_ns as f64)), theme.text()),
             (outcome, theme.bad()),
@@ -73,8 +84,13 @@ pub fn qp(process: &ProcessModel, qp: &Qp, context: Context<'_>) -> Lines {
     }
 
     lines.title("Latest calls on it", theme);
-    let latest: Vec<_> =
-        world.events.iter().rev().filter(|e| e.id == process.info.id && concerns(e, qp.qp)).take(EVENTS).collect();
+    let latest: Vec<_> = world
+        .events
+        .iter()
+        .rev()
+        .filter(|e| e.id == process.info.id && concerns(e, qp.qp))
+        .take(EVENTS)
+        .collect();
     if latest.is_empty() {
         lines.text("no data: none among the latest events of the host", theme.dim());
     }
@@ -145,7 +161,11 @@ fn attributes(lines: &mut Lines, qp: &Qp, context: Context<'_>) {
         lines.fact("RNR timer", text, theme);
     }
     if let Some(n) = a.max_rd_atomic {
-        lines.fact("READs in flight", format!("{n} out, {} in", a.max_dest_rd_atomic.map_or("?".into(), |n| n.to_string())), theme);
+        lines.fact(
+            "READs in flight",
+            format!("{n} out, {} in", a.max_dest_rd_atomic.map_or("?".into(), |n| n.to_string())),
+            theme,
+        );
     }
     if lines.0.len() == before {
         lines.text("no data: no ibv_modify_qp was seen", theme.dim());
@@ -159,7 +179,11 @@ pub fn cq(process: &ProcessModel, address: u64, cq: &Cq, context: Context<'_>) -
     lines.fact("owner", format!("{} (pid {})", harmless(&process.info.comm), process.info.id.pid), theme);
     match cq.created_ns {
         Some(t) => {
-            lines.fact("age", format!("created {} ago", duration(world.model.now_ns.saturating_sub(t) as f64)), theme);
+            lines.fact(
+                "age",
+                format!("created {} ago", duration(world.model.now_ns.saturating_sub(t) as f64)),
+                theme,
+            );
             lines.fact("entries", cq.cqe.to_string(), theme);
             let text = match cq.channel {
                 0 => "polling only".to_owned(),

@@ -6,7 +6,8 @@ use ratatui::layout::Rect;
 use super::super::Context;
 use super::super::widgets::{explain, panel::panel};
 
-const NONE: &str = "this version has no rules that find faults yet;\nwhat the pages mark with ▲ is worth a look";
+const NONE: &str =
+    "this version has no rules that find faults yet;\nwhat the pages mark with ▲ is worth a look";
 
 pub fn draw(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let inside = panel(buf, area, "Findings", "", context.theme);

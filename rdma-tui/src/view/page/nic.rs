@@ -54,7 +54,11 @@ fn devices(buf: &mut Buffer, area: Rect, context: Context<'_>) {
             let up = port.state.contains("ACTIVE");
             let (mark, style) = if up { ("●", theme.good()) } else { ("○", theme.bad()) };
             put(buf, inside.x + 2, y, mark, 1, style);
-            let mut facts = vec![format!("port {}", port.number), harmless(&port.state).into_owned(), harmless(&port.link_layer).into_owned()];
+            let mut facts = vec![
+                format!("port {}", port.number),
+                harmless(&port.state).into_owned(),
+                harmless(&port.link_layer).into_owned(),
+            ];
             if port.rate_100mbps > 0 {
                 facts.push(format!("{} Gb/s", count(f64::from(port.rate_100mbps) / 10.0)));
             }

@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::app::format::{Unit, count, number, harmless};
+use crate::app::format::{Unit, count, harmless, number};
 use crate::app::totals;
 use crate::app::world::Status;
 
@@ -41,7 +41,12 @@ fn devices(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let devices = &world.model.devices;
     let inside = panel(buf, area, "Devices", &count(devices.len() as f64), theme);
     if devices.is_empty() {
-        explain(buf, inside, "no data: no RDMA device on this host\n(cargo xtask emu gives it an emulated one)", theme.dim());
+        explain(
+            buf,
+            inside,
+            "no data: no RDMA device on this host\n(cargo xtask emu gives it an emulated one)",
+            theme.dim(),
+        );
         return;
     }
     let mut y = inside.y;
@@ -60,13 +65,17 @@ fn devices(buf: &mut Buffer, area: Rect, context: Context<'_>) {
             let up = port.state.contains("ACTIVE");
             let (mark, style) = if up { ("●", theme.good()) } else { ("○", theme.bad()) };
             let mut x = inside.x + put(buf, inside.x, y, mark, 1, style) + 1;
-            x += put(buf, x, y, &format!("{}/{}", harmless(&device.name), port.number), 12, theme.series(0)) + 1;
+            x += put(buf, x, y, &format!("{}/{}", harmless(&device.name), port.number), 12, theme.series(0))
+                + 1;
             let kind = if device.emulated { "emulated".into() } else { harmless(&device.driver) };
             x += put(buf, x, y, &kind, 10, if device.emulated { theme.warn() } else { theme.dim() }) + 1;
             let state = if up { "" } else { &*port.state };
             x += put(buf, x, y, &harmless(state), 8, theme.bad()) + u16::from(!up);
             let rate = |name: &str| {
-                world.counters.rate(&device.name, port.number, name).map(|r| number(r * 4.0, Unit::BytesPerSecond))
+                world
+                    .counters
+                    .rate(&device.name, port.number, name)
+                    .map(|r| number(r * 4.0, Unit::BytesPerSecond))
             };
             let text = match (rate("port_xmit_data"), rate("port_rcv_data")) {
                 (Some(tx), Some(rx)) => format!("↑ {tx} ↓ {rx}"),
@@ -87,7 +96,8 @@ fn link(rate_100mbps: u32) -> String {
 
 fn calls(buf: &mut Buffer, place: Rect, context: Context<'_>) {
     let Context { app, world, theme } = context;
-    let now = world.history.last().map(|p| number(p.per_second(p.calls), Unit::PerSecond)).unwrap_or_default();
+    let now =
+        world.history.last().map(|p| number(p.per_second(p.calls), Unit::PerSecond)).unwrap_or_default();
     let note = format!("{now} · {}", app.window.title());
     let inside = panel(buf, place, "Control-path calls", &note, theme);
     let columns = world.history.columns(app.window.ns(), area::columns(inside), |p| p.per_second(p.calls));
@@ -117,7 +127,8 @@ fn latest(buf: &mut Buffer, place: Rect, context: Context<'_>) {
     for (i, event) in world.events.iter().rev().take(inside.height.into()).enumerate() {
         let y = inside.y + i as u16;
         let process = world.model.processes.get(&event.id).map_or("", |p| p.info.comm.as_str());
-        let mut x = inside.x + put(buf, inside.x, y, &format!("{:<16}", harmless(process)), 16, theme.series(0)) + 1;
+        let mut x =
+            inside.x + put(buf, inside.x, y, &format!("{:<16}", harmless(process)), 16, theme.series(0)) + 1;
         for (text, style) in super::super::detail::event_line(event, world, theme) {
             x += put(buf, x, y, &text, inside.right().saturating_sub(x), style);
         }
@@ -171,15 +182,34 @@ fn health(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     };
     let mut list = vec![
         probes,
-        Fact::new("lost", format!("{} events · {} returns · {} counts", lost.ring_events, lost.unpaired + lost.kernel_returns, lost.uncounted))
-            .styled(lost_style(totals::lost(&world.model))),
+        Fact::new(
+            "lost",
+            format!(
+                "{} events · {} returns · {} counts",
+                lost.ring_events,
+                lost.unpaired + lost.kernel_returns,
+                lost.uncounted
+            ),
+        )
+        .styled(lost_style(totals::lost(&world.model))),
         Fact::new("collection", source),
     ];
     for note in &world.source.notes {
         list.push(Fact::new("note", note.clone()).styled(theme.warn()));
     }
     let totals = totals::of(&world.model);
-    list.push(Fact::new("processes", format!("{} of {} still run", totals.alive, world.model.processes.len())));
-    list.push(Fact::new("alive", format!("{} QPs · {} CQs · {} MRs", count(totals.qps as f64), count(totals.cqs as f64), count(totals.mrs as f64))));
+    list.push(Fact::new(
+        "processes",
+        format!("{} of {} still run", totals.alive, world.model.processes.len()),
+    ));
+    list.push(Fact::new(
+        "alive",
+        format!(
+            "{} QPs · {} CQs · {} MRs",
+            count(totals.qps as f64),
+            count(totals.cqs as f64),
+            count(totals.mrs as f64)
+        ),
+    ));
     facts(buf, inside, &list, theme);
 }

@@ -38,8 +38,10 @@ fn summary(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let queues = || world.model.processes.values().map(|p| &p.queues);
     let srqs: u64 = queues().map(|q| q.srq_population.live).sum();
     let most = queues().map(|q| q.most_qps_on_a_cq).max().unwrap_or(0);
-    let older: u64 = queues().map(|q| q.qps().iter().filter(|qp| qp.created_ns.is_none()).count() as u64).sum();
-    let per_cq = if sums.cqs > 0 { number(sums.qps as f64 / sums.cqs as f64, Unit::Ratio) } else { "-".into() };
+    let older: u64 =
+        queues().map(|q| q.qps().iter().filter(|qp| qp.created_ns.is_none()).count() as u64).sum();
+    let per_cq =
+        if sums.cqs > 0 { number(sums.qps as f64 / sums.cqs as f64, Unit::Ratio) } else { "-".into() };
     let group = app.table(TableId::Qps).group;
     let lonely = sums.cqs >= 16 && sums.cqs >= sums.qps;
     let mut list = vec![
@@ -106,8 +108,10 @@ fn states(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     }
     y += 1;
     if y < inside.bottom() {
-        let text: Vec<String> =
-            types.iter().map(|(t, n)| format!("{} {}", crate::app::format::harmless(t), count(*n as f64))).collect();
+        let text: Vec<String> = types
+            .iter()
+            .map(|(t, n)| format!("{} {}", crate::app::format::harmless(t), count(*n as f64)))
+            .collect();
         put(buf, inside.x, y, &text.join(" · "), inside.width, theme.dim());
         y += 1;
     }

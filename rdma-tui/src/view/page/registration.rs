@@ -71,19 +71,23 @@ fn cost(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let longest = world.model.processes.values().filter_map(|p| p.longest_ns(&totals::REGISTRATIONS)).max();
     let failed = if all.failed > 0 {
         let errnos = totals::registration_errnos(&world.model);
-        let names: Vec<String> = errnos.iter().take(3).map(|(e, n)| format!("{} ×{}", errno(*e), count(*n as f64))).collect();
+        let names: Vec<String> =
+            errnos.iter().take(3).map(|(e, n)| format!("{} ×{}", errno(*e), count(*n as f64))).collect();
         Fact::new("failed", format!("{} {}", count(all.failed as f64), names.join(" "))).styled(theme.bad())
     } else {
         Fact::new("failed", "0").styled(theme.dim())
     };
     let split = split(context);
-    let pages: (u64, u64) = world
-        .model
-        .processes
-        .values()
-        .fold((0, 0), |(p, ns), m| (p + m.registrations.pages, ns.saturating_add(m.registrations.pages_ns)));
+    let pages: (u64, u64) =
+        world.model.processes.values().fold((0, 0), |(p, ns), m| {
+            (p + m.registrations.pages, ns.saturating_add(m.registrations.pages_ns))
+        });
     let mut list = vec![
-        Fact::new("count", format!("{} · {}", count(all.entered as f64), number(all.bytes as f64, Unit::Bytes))).styled(theme.strong()),
+        Fact::new(
+            "count",
+            format!("{} · {}", count(all.entered as f64), number(all.bytes as f64, Unit::Bytes)),
+        )
+        .styled(theme.strong()),
         failed,
         Fact::new("p50", q(0.5)),
         Fact::new("p90", q(0.9)),
@@ -91,9 +95,16 @@ fn cost(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         Fact::new("max", longest.map_or("-".into(), |ns| duration(ns as f64))),
         Fact::new(
             "per page",
-            if pages.0 > 0 { format!("{} of 4 KiB", duration(pages.1 as f64 / pages.0 as f64)) } else { "no data: no pages".into() },
+            if pages.0 > 0 {
+                format!("{} of 4 KiB", duration(pages.1 as f64 / pages.0 as f64))
+            } else {
+                "no data: no pages".into()
+            },
         ),
-        Fact::new("live", format!("{} MRs · {}", count(sums.mrs as f64), number(sums.mr_bytes as f64, Unit::Bytes))),
+        Fact::new(
+            "live",
+            format!("{} MRs · {}", count(sums.mrs as f64), number(sums.mr_bytes as f64, Unit::Bytes)),
+        ),
     ];
     let kernel = match split.kernel.share() {
         Some(s) => Fact::new("kernel", share(s)),
@@ -104,7 +115,16 @@ fn cost(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let with_bar = room > list.len() + 2 && split.kernel.registrations > 0;
     facts(buf, inside, &list, theme);
     if with_bar {
-        parts(buf, Rect { y: inside.y + list.len() as u16 + 1, height: inside.height - list.len() as u16 - 1, ..inside }, &split, context);
+        parts(
+            buf,
+            Rect {
+                y: inside.y + list.len() as u16 + 1,
+                height: inside.height - list.len() as u16 - 1,
+                ..inside
+            },
+            &split,
+            context,
+        );
     }
 }
 
@@ -165,7 +185,12 @@ pub fn over_time(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let inside = panel(buf, area, "Registration latency over time", app.window.title(), theme);
     let columns = world.history.columns(app.window.ns(), heat::columns(inside), |p| p.latency.clone());
     if columns.iter().flatten().all(|h| h.total() == 0) {
-        explain(buf, inside, &super::nothing_yet(context, "no registration within this window (- widens it)"), theme.dim());
+        explain(
+            buf,
+            inside,
+            &super::nothing_yet(context, "no registration within this window (- widens it)"),
+            theme.dim(),
+        );
         return;
     }
     heat::heat(buf, inside, &columns, theme);
@@ -184,9 +209,14 @@ fn distribution(buf: &mut Buffer, area: Rect, context: Context<'_>) {
 
 fn rate(buf: &mut Buffer, place: Rect, context: Context<'_>) {
     let Context { app, world, theme } = context;
-    let now = world.history.last().map(|p| number(p.per_second(p.registrations), Unit::PerSecond)).unwrap_or_default();
+    let now = world
+        .history
+        .last()
+        .map(|p| number(p.per_second(p.registrations), Unit::PerSecond))
+        .unwrap_or_default();
     let inside = panel(buf, place, "Registrations", &format!("{now} · {}", app.window.title()), theme);
-    let columns = world.history.columns(app.window.ns(), area::columns(inside), |p| p.per_second(p.registrations));
+    let columns =
+        world.history.columns(app.window.ns(), area::columns(inside), |p| p.per_second(p.registrations));
     area::area(buf, inside, &columns, Unit::PerSecond, theme);
 }
 

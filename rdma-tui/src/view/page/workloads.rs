@@ -37,7 +37,8 @@ fn selected(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     };
     let inside = panel(buf, area, &workload.name, "Enter runs it", theme);
     let mut y = inside.y;
-    for text in wrap(&workload.claim, inside.width.into()).iter().take(if inside.height > 12 { 4 } else { 1 }) {
+    for text in wrap(&workload.claim, inside.width.into()).iter().take(if inside.height > 12 { 4 } else { 1 })
+    {
         put(buf, inside.x, y, text, inside.width, theme.dim());
         y += 1;
     }
@@ -103,11 +104,8 @@ fn figures(variant: &Variant) -> String {
 fn counts(buf: &mut Buffer, area: Rect, result: &Comparison, context: Context<'_>) {
     let theme = context.theme;
     let Some(truth) = result.ground_truth.as_object() else { return };
-    let mut y = area.y + 1;
-    for (name, own) in truth.iter().filter(|(_, v)| v.is_number()) {
-        if y >= area.bottom() {
-            return;
-        }
+    let counts = truth.iter().filter(|(_, count)| count.is_number());
+    for (y, (name, own)) in (area.y + 1..area.bottom()).zip(counts) {
         let seen = result.probes.as_ref().and_then(|p| p.get(name));
         let (text, style) = match seen {
             Some(seen) if seen == own => (format!("{own} = probes"), theme.good()),
@@ -116,6 +114,5 @@ fn counts(buf: &mut Buffer, area: Rect, result: &Comparison, context: Context<'_
         };
         put(buf, area.x, y, name, 24, theme.dim());
         put(buf, area.x + 26, y, &text, area.width.saturating_sub(26), style);
-        y += 1;
     }
 }

@@ -76,7 +76,9 @@ mod tests {
 
     #[test]
     fn the_scale_ends_at_a_round_number_above_everything() {
-        for (max, top) in [(0.0, 1.0), (0.7, 0.8), (1.0, 1.0), (11.0, 15.0), (980.0, 1000.0), (1234.0, 1500.0)] {
+        for (max, top) in
+            [(0.0, 1.0), (0.7, 0.8), (1.0, 1.0), (11.0, 15.0), (980.0, 1000.0), (1234.0, 1500.0)]
+        {
             assert!((nice(max, Unit::PerSecond) - top).abs() < 1e-9, "{max}");
         }
         assert!((nice(5000.0, Unit::Bytes) - 8192.0).abs() < 1e-9);

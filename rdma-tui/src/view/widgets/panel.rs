@@ -23,7 +23,14 @@ pub fn panel(buf: &mut Buffer, area: Rect, title: &str, note: &str, theme: &Them
     let left = (area.right()).saturating_sub(x + 2);
     let wanted = u16::try_from(note.width()).unwrap_or(u16::MAX).saturating_add(2);
     if !note.is_empty() && left >= wanted.min(12) {
-        put_right(buf, x, area.y, &format!(" {} ", crate::app::format::clip(note, usize::from(left.saturating_sub(2)), "…")), left, theme.dim());
+        put_right(
+            buf,
+            x,
+            area.y,
+            &format!(" {} ", crate::app::format::clip(note, usize::from(left.saturating_sub(2)), "…")),
+            left,
+            theme.dim(),
+        );
     }
     if !framed {
         return Rect::new(area.x, area.y + 1, area.width, area.height - 1);

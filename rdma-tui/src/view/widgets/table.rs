@@ -49,7 +49,18 @@ pub fn table(
             Line::Group(title) => {
                 put(buf, body.x, y, &format!("▾ {title}"), body.width, theme.title());
             }
-            Line::Row(index) => draw_row(buf, body, y, *index, &chosen, state, world, accent, moved_by_keys && *index == state.selected, theme),
+            Line::Row(index) => draw_row(
+                buf,
+                body,
+                y,
+                *index,
+                &chosen,
+                state,
+                world,
+                accent,
+                moved_by_keys && *index == state.selected,
+                theme,
+            ),
         }
     }
     scrollbar(buf, body, state, theme);
@@ -140,7 +151,13 @@ fn fit(columns: &'static [Column], width: u16, sort: usize) -> Vec<(usize, &'sta
     chosen
 }
 
-fn heading(buf: &mut Buffer, area: Rect, chosen: &[(usize, &Column, u16)], state: &TableState, theme: &Theme) {
+fn heading(
+    buf: &mut Buffer,
+    area: Rect,
+    chosen: &[(usize, &Column, u16)],
+    state: &TableState,
+    theme: &Theme,
+) {
     let mut x = area.x + 2;
     for (index, column, width) in chosen {
         let sorted = *index == state.sort;
