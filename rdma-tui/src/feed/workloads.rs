@@ -160,10 +160,12 @@ fn list() -> Result<Vec<Workload>, String> {
 }
 
 fn parse(answer: &str) -> Result<Comparison, String> {
-    serde_json::from_str(answer).map_err(not_understood)
+    let comparison: Comparison = serde_json::from_str(answer).map_err(not_understood)?;
+    // Every key may be missing, as versions differ; but an answer without a name is none.
+    if comparison.name.is_empty() { Err(not_understood("it names no workload")) } else { Ok(comparison) }
 }
 
-fn not_understood(error: serde_json::Error) -> String {
+fn not_understood(error: impl std::fmt::Display) -> String {
     format!("rdma-workload's answer cannot be understood: {error}")
 }
 
