@@ -171,11 +171,11 @@ exports! {
     fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd where owns_context(context), else null()
         => not_supported();
     /// Gives a shared one back: there are none.
-    fn ibv_unimport_pd(pd: *mut ibv_pd) where owns(pd) => {};
+    fn ibv_unimport_pd(pd: *mut ibv_pd) where owns(pd) => nothing_shared();
     /// Shares a memory region by handle: not on an emulated device.
     fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr where owns(pd), else null() => not_supported();
     /// Gives a shared one back: there are none.
-    fn ibv_unimport_mr(mr: *mut ibv_mr) where owns(mr) => {};
+    fn ibv_unimport_mr(mr: *mut ibv_mr) where owns(mr) => nothing_shared();
     /// Shares device memory by handle: not on an emulated device.
     fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut c_void where owns_context(context), else null()
         => not_supported();
@@ -192,3 +192,6 @@ fn not_supported<T>() -> *mut T {
     emu::control::set_errno(libc::EOPNOTSUPP);
     std::ptr::null_mut()
 }
+
+/// Giving back what an emulated device never shares.
+fn nothing_shared() {}
