@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part of the kit")]
 
+pub mod other;
+
 use rnic_emu::abi::{consts::*, *};
 use rnic_emu::control as c;
 use rnic_emu::device::{context::DeviceContext, gid};
@@ -33,6 +35,7 @@ pub struct Options {
     pub cqe: i32,
     pub extended: bool,
     pub srq: *mut ibv_srq,
+    pub memory: usize,
 }
 
 impl Default for Options {
@@ -55,6 +58,7 @@ impl Default for Options {
             cqe: 64,
             extended: false,
             srq: null_mut(),
+            memory: BUFFER,
         }
     }
 }
@@ -95,7 +99,7 @@ impl End {
             let send_cq = c::cq::create_cq(context, options.cqe, null_mut(), channel, 0);
             let recv_cq = c::cq::create_cq(context, options.cqe, null_mut(), channel, 0);
             let qp = create_qp(pd, send_cq, recv_cq, options);
-            let mut memory = vec![0u8; BUFFER];
+            let mut memory = vec![0u8; options.memory];
             let mr = register(pd, &mut memory, options.access);
             Self { context, pd, send_cq, recv_cq, channel, qp, mr, memory }
         }
