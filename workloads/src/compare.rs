@@ -3,11 +3,11 @@
 use crate::bench::Bench;
 use crate::error;
 use crate::interrupt;
-use crate::measure::{self, Sample, Summary};
-use crate::outcome::{Effect, Outcome, VariantOutcome, clock, judged};
+use crate::measure::{self, Measured, Sample, Side, Summary};
+use crate::outcome::{Effect, Outcome, VariantOutcome, clock};
 use crate::predict;
 use crate::progress::Progress;
-use crate::suite::{About, Comparison, Trial, Workload};
+use crate::suite::{Comparison, Trial, Workload};
 use crate::truth::{self, Truth};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -86,27 +86,19 @@ fn one(
     setup: &mut Vec<String>,
     step: &mut dyn FnMut(&str),
 ) -> Result<Effect> {
-    let about = workload.about();
     step("setting up");
     let mut baseline = Counted::open(bench, workload, comparison.baseline, None)?;
     let mut optimised = Counted::open(bench, workload, comparison.optimised, None)?;
     let plan = bench.options.plan();
-    let runs = 2 * (plan.pairs + 1);
-    let done = std::cell::Cell::new(0);
-    let step = std::cell::RefCell::new(step);
-    let mut turn = |counted: &mut Counted, budget| {
-        done.set(done.get() + 1);
-        (step.borrow_mut())(&format!("run {} of {runs}", done.get()));
-        counted.run(budget)
-    };
-    // The two closures take turns; neither runs inside the other.
-    let turn = std::cell::RefCell::new(&mut turn);
-    let compared = measure::compare(
-        plan,
-        comparison.metric,
-        |budget| (turn.borrow_mut())(&mut baseline, budget),
-        |budget| (turn.borrow_mut())(&mut optimised, budget),
-    )?;
+    let (runs, mut done) = (2 * (plan.pairs + 1), 0);
+    let compared = measure::compare(plan, comparison.metric, |side, budget| {
+        done += 1;
+        step(&format!("run {done} of {runs}"));
+        match side {
+            Side::Baseline => baseline.run(budget),
+            Side::Optimised => optimised.run(budget),
+        }
+    })?;
     for (counted, key) in [(&baseline, comparison.baseline), (&optimised, comparison.optimised)] {
         for note in counted.trial.notes() {
             let line = format!("{key}: {note}");
@@ -115,10 +107,19 @@ fn one(
             }
         }
     }
+    step("asking the model");
     let prediction = predict::compare(bench, workload, comparison)?;
-    let measured = judged(comparison.metric, &compared);
-    keep(variants, about, comparison.baseline, compared.baseline, baseline.truth);
-    keep(variants, about, comparison.optimised, compared.optimised, optimised.truth);
+    let measured = Measured::judge(comparison.metric, compared.ratio);
+    let sides = [
+        (comparison.baseline, compared.baseline, baseline.truth),
+        (comparison.optimised, compared.optimised, optimised.truth),
+    ];
+    for (key, summary, truth) in sides {
+        // The figures of the headline stay when a variant takes part in several comparisons.
+        if !variants.contains_key(key) {
+            variants.insert(key.to_owned(), figures(bench, workload, key, None, summary, truth)?);
+        }
+    }
     Ok(Effect::judge(
         comparison.title,
         (comparison.baseline, comparison.optimised),
@@ -129,21 +130,18 @@ fn one(
     ))
 }
 
-/// Keeps the first figures of a variant: those of the headline, when it takes part in several comparisons.
-fn keep(
-    into: &mut BTreeMap<String, VariantOutcome>,
-    about: &About,
+/// A variant's figures, with those of the model beside them on the emulated device.
+fn figures(
+    bench: &Bench,
+    workload: &dyn Workload,
     key: &str,
+    value: Option<u64>,
     summary: Summary,
-    truth: Truth,
-) {
-    let label = about.variant(key).map_or("", |variant| variant.label);
-    into.entry(key.to_owned()).or_insert_with(|| VariantOutcome {
-        variant: key.to_owned(),
-        label: label.to_owned(),
-        summary,
-        ground_truth: truth,
-    });
+    ground_truth: Truth,
+) -> Result<VariantOutcome> {
+    let label = workload.about().variant(key).map_or("", |variant| variant.label);
+    let modelled = predict::variant(bench, workload, key, value)?;
+    Ok(VariantOutcome { variant: key.to_owned(), label: label.to_owned(), summary, modelled, ground_truth })
 }
 
 /// One point of a sweep.
@@ -210,12 +208,6 @@ fn point(bench: &Bench, workload: &dyn Workload, key: &str, value: Option<u64>) 
     };
     let plan = bench.options.plan();
     let summary = measure::measure(plan, |budget| counted.run(budget))?;
-    let label = workload.about().variant(key).map_or("", |variant| variant.label);
-    let outcome = VariantOutcome {
-        variant: key.to_owned(),
-        label: label.to_owned(),
-        summary,
-        ground_truth: counted.truth,
-    };
+    let outcome = figures(bench, workload, key, value, summary, counted.truth)?;
     Ok(Point { outcome: Some(outcome), setup: counted.trial.notes(), ..Point::empty(key, value) })
 }

@@ -1,8 +1,8 @@
 //! What a comparison came to: figures, verdict, and where they come from.
 
 use crate::device::{DeviceKind, DeviceLabel};
-use crate::measure::{Compared, Interval, Measured, Metric, Summary, figure};
-use crate::predict::Prediction;
+use crate::measure::{Interval, Measured, Metric, Summary, figure};
+use crate::predict::{Modelled, Prediction};
 use crate::probe::Checked;
 use crate::suite::{Finding, Reality};
 use crate::truth::Truth;
@@ -129,6 +129,8 @@ pub struct VariantOutcome {
     /// Figures.
     #[serde(flatten)]
     pub summary: Summary,
+    /// The same load in modelled time, on the emulated device.
+    pub modelled: Option<Modelled>,
     /// What it asked of the verbs, set-up and warm-up included.
     pub ground_truth: Truth,
 }
@@ -181,11 +183,6 @@ pub fn clock(kind: DeviceKind) -> String {
         }
         kind => format!("wall clock of the {kind}"),
     }
-}
-
-/// A measured comparison, judged.
-pub fn judged(metric: Metric, compared: &Compared) -> Measured {
-    Measured::judge(metric, compared.ratio)
 }
 
 #[cfg(test)]

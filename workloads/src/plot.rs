@@ -2,6 +2,7 @@
 //! black and white (each line has its own mark).
 
 use crate::compare::Point;
+use crate::outcome::VariantOutcome;
 use crate::suite::About;
 use crate::table::{quantity, rate, time};
 use std::fmt::Write as _;
@@ -25,8 +26,20 @@ struct Line {
 /// Draws a sweep. `subtitle` says where the figures come from. `None` when nothing was swept.
 pub fn sweep(about: &About, points: &[Point], subtitle: &str) -> Option<String> {
     let swept = about.sweep.as_ref()?;
-    let rates = lines(points, |point| Some(point.outcome.as_ref()?.summary.ops_per_s));
-    let latencies = lines(points, |point| Some(point.outcome.as_ref()?.summary.latency_ns?.p50 as f64));
+    // Where the model has figures they are what the sweep is about; the emulated device's own speed is beside the point.
+    let modelled =
+        points.iter().any(|point| point.outcome.as_ref().is_some_and(|outcome| outcome.modelled.is_some()));
+    let (rates, latencies) = if modelled {
+        (
+            lines(points, |outcome| Some(outcome.modelled.as_ref()?.ops_per_s)),
+            lines(points, |outcome| Some(outcome.modelled.as_ref()?.latency_ns.p50)),
+        )
+    } else {
+        (
+            lines(points, |outcome| Some(outcome.summary.ops_per_s)),
+            lines(points, |outcome| Some(outcome.summary.latency_ns?.p50 as f64)),
+        )
+    };
     if rates.is_empty() {
         return None;
     }
@@ -36,7 +49,8 @@ pub fn sweep(about: &About, points: &[Point], subtitle: &str) -> Option<String> 
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
     );
     text(&mut svg, LEFT, 24.0, "start", &format!("{}: {}", about.name, about.question), "font-size=\"14\"");
-    text(&mut svg, LEFT, 42.0, "start", subtitle, "fill=\"#555\"");
+    let source = if modelled { "figures of the timing model, in modelled time" } else { subtitle };
+    text(&mut svg, LEFT, 42.0, "start", source, "fill=\"#555\"");
     let label = |value: f64| quantity(value as u64, swept.unit);
     panel(&mut svg, TOP, "operations per second", &rates, &rate, &label);
     panel(&mut svg, TOP + PANEL + GAP, "median latency", &latencies, &time, &label);
@@ -52,10 +66,10 @@ pub fn sweep(about: &About, points: &[Point], subtitle: &str) -> Option<String> 
     Some(svg)
 }
 
-fn lines(points: &[Point], of: impl Fn(&Point) -> Option<f64>) -> Vec<Line> {
+fn lines(points: &[Point], of: impl Fn(&VariantOutcome) -> Option<f64>) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for point in points {
-        let (Some(x), Some(y)) = (point.value, of(point)) else { continue };
+        let (Some(x), Some(y)) = (point.value, point.outcome.as_ref().and_then(&of)) else { continue };
         if x == 0 || y <= 0.0 {
             continue;
         }
@@ -172,15 +186,19 @@ fn nice(value: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::measure::{LatencySummary, Summary};
-    use crate::outcome::VariantOutcome;
     use crate::suite;
     use crate::truth::Truth;
 
     fn point(key: &str, value: u64, ops_per_s: f64) -> Point {
         let latency = LatencySummary { p50: 1000, p90: 0, p99: 0, p999: 0, max: 0, mean: 0.0, count: 1 };
         let summary = Summary { ops_per_s, latency_ns: Some(latency), ..Summary::default() };
-        let outcome =
-            VariantOutcome { variant: key.into(), label: String::new(), summary, ground_truth: Truth::ZERO };
+        let outcome = VariantOutcome {
+            variant: key.into(),
+            label: String::new(),
+            summary,
+            modelled: None,
+            ground_truth: Truth::ZERO,
+        };
         Point { value: Some(value), outcome: Some(outcome), ..Point::empty(key, Some(value)) }
     }
 

@@ -113,10 +113,6 @@ pub struct Prediction {
     pub varied: usize,
     /// Those that matter most, with the correlation of their value and the ratio.
     pub drivers: Vec<(String, f64)>,
-    /// The baseline by itself, with the profile's own parameters.
-    pub baseline: Modelled,
-    /// The optimised variant by itself.
-    pub optimised: Modelled,
 }
 
 /// One load in modelled time.
@@ -176,8 +172,6 @@ pub fn compare(
         high: range.high.max(range.ratio),
         varied: range.varied,
         drivers: range.drivers.into_iter().map(|(name, weight)| (name.to_owned(), weight)).collect(),
-        baseline: modelled(&profile, &slow)?,
-        optimised: modelled(&profile, &fast)?,
     }))
 }
 
@@ -205,6 +199,22 @@ fn modelled(profile: &Profile, spec: &LoadSpec) -> Result<Modelled> {
         qpc_hit_rate: outcome.initiator.hits.qpc,
         unit_utilisation: outcome.initiator.busy.units,
     })
+}
+
+/// A variant in modelled time; `None` off the emulated device, and where the model has nothing to say.
+pub fn variant(
+    bench: &Bench,
+    workload: &dyn Workload,
+    key: &str,
+    value: Option<u64>,
+) -> Result<Option<Modelled>> {
+    if bench.device().kind != DeviceKind::Emulated {
+        return Ok(None);
+    }
+    match workload.case(bench, key, value)? {
+        Some(case) => alone(&emulated::profile(), &case),
+        None => Ok(None),
+    }
 }
 
 /// Runs one load through the model with the named profile; `None` for what the model has no terms for.

@@ -2,9 +2,9 @@
 
 use crate::app::Failed;
 use crate::compare::Point;
-use crate::measure::Summary;
-use crate::outcome::{Effect, Outcome, Standing, VariantOutcome};
-use crate::predict::{Modelled, Prediction};
+use crate::measure::{LatencySummary, PerfCounts};
+use crate::outcome::{Outcome, Standing, VariantOutcome};
+use crate::predict::Modelled;
 use crate::probe::Checked;
 use crate::suite::{About, Finding, Workload};
 use crate::table::{Table, quantity, rate, time, wrap};
@@ -46,8 +46,9 @@ pub fn list(workloads: &[&dyn Workload]) -> String {
     out
 }
 
-fn figures(name: String, summary: &Summary) -> Vec<String> {
-    let latency = |of: fn(&crate::measure::LatencySummary) -> u64| {
+fn figures(name: String, variant: &VariantOutcome) -> Vec<String> {
+    let summary = &variant.summary;
+    let latency = |of: fn(&LatencySummary) -> u64| {
         summary.latency_ns.as_ref().map_or("-".into(), |latency| time(of(latency) as f64))
     };
     vec![
@@ -57,10 +58,23 @@ fn figures(name: String, summary: &Summary) -> Vec<String> {
         latency(|latency| latency.p99),
         latency(|latency| latency.p999),
         time(summary.cpu_ns_per_op),
+        counters(&summary.per_op),
+        variant.modelled.as_ref().map_or(String::new(), modelled),
     ]
 }
 
-const FIGURES: [&str; 6] = ["variant", "rate", "p50", "p99", "p99.9", "CPU/op"];
+/// Hardware counts per operation; empty where this machine has none.
+fn counters(per_op: &PerfCounts) -> String {
+    match (per_op.cycles, per_op.instructions, per_op.cache_misses) {
+        (Some(cycles), Some(instructions), Some(misses)) => {
+            format!("{cycles:.0} / {instructions:.0} / {misses:.2}")
+        }
+        _ => "unavailable".into(),
+    }
+}
+
+const FIGURES: [&str; 8] =
+    ["variant", "rate", "p50", "p99", "p99.9", "CPU/op", "cycles/instr/misses", "in modelled time"];
 
 /// One workload's comparison.
 pub fn outcome(outcome: &Outcome) -> String {
@@ -72,7 +86,7 @@ pub fn outcome(outcome: &Outcome) -> String {
     out.push_str(&format!("  claim: {}\n\n", wrap(&outcome.claim, WIDTH - 9, "         ")));
     let mut table = Table::new(&FIGURES);
     for variant in outcome.variants.values() {
-        table.row(figures(variant.variant.clone(), &variant.summary));
+        table.row(figures(variant.variant.clone(), variant));
     }
     out.push_str(&indent(&table.render()));
     out.push_str(&format!("  ({})\n\n", outcome.clock));
@@ -80,8 +94,9 @@ pub fn outcome(outcome: &Outcome) -> String {
         let text = format!("{} → {}: {}", effect.baseline, effect.optimised, effect.title);
         out.push_str(&format!("  {}\n", wrap(&text, WIDTH, "    ")));
         out.push_str(&format!("    {}: {}\n", effect.metric.name(), effect.verdict));
-        if let Some(model) = &effect.prediction {
-            out.push_str(&format!("    {}\n", wrap(&modelled(effect, model), WIDTH, "      ")));
+        if let Some(model) = effect.prediction.as_ref().filter(|_| effect.standing == Standing::Modelled) {
+            let drivers: Vec<_> = model.drivers.iter().map(|(name, _)| name.as_str()).collect();
+            out.push_str(&format!("    most sensitive to: {}\n", drivers.join(", ")));
         }
         if effect.standing == Standing::Modelled {
             out.push_str(&format!("    wall clock: {}\n", effect.measured.text()));
@@ -100,24 +115,16 @@ pub fn outcome(outcome: &Outcome) -> String {
     out
 }
 
-/// Both variants in modelled time, with what no NIC shows.
-fn modelled(effect: &Effect, model: &Prediction) -> String {
-    let side = |name: &str, side: &Modelled| {
-        let mut text = format!("{name} {} at p50 {}", rate(side.ops_per_s), time(side.latency_ns.p50));
-        for (what, share) in [("MTT", side.mtt_hit_rate), ("QP context", side.qpc_hit_rate)] {
-            if let Some(share) = share.filter(|share| *share < 0.995) {
-                text.push_str(&format!(", {what} hits {:.0} %", 100.0 * share));
-            }
+/// A variant in modelled time, with what no NIC shows.
+fn modelled(model: &Modelled) -> String {
+    let mut text = format!("{} at p50 {}", rate(model.ops_per_s), time(model.latency_ns.p50));
+    for (what, share) in [("MTT", model.mtt_hit_rate), ("QP context", model.qpc_hit_rate)] {
+        if let Some(share) = share.filter(|share| *share < 0.995) {
+            text.push_str(&format!(", {what} hits {:.0} %", 100.0 * share));
         }
-        text
-    };
-    let drivers: Vec<_> = model.drivers.iter().map(|(name, _)| name.as_str()).collect();
-    format!(
-        "in modelled time: {}; {}; most sensitive to {}",
-        side(&effect.baseline, &model.baseline),
-        side(&effect.optimised, &model.optimised),
-        drivers.join(", ")
-    )
+    }
+    text.push_str(&format!(", units {:.0} % busy", 100.0 * model.unit_utilisation));
+    text
 }
 
 /// What the probes saw of one variant, beside its ground truth.
@@ -195,8 +202,8 @@ pub fn sweep(about: &About, points: &[Point]) -> String {
     for point in points {
         let value = point.value.map_or(String::new(), |value| quantity(value, unit));
         match (&point.outcome, &point.skipped) {
-            (Some(VariantOutcome { summary, .. }), _) => {
-                let mut row = figures(point.key.clone(), summary);
+            (Some(variant), _) => {
+                let mut row = figures(point.key.clone(), variant);
                 row.insert(1, value);
                 table.row(row);
             }
@@ -235,16 +242,14 @@ pub fn claims(results: &[Result<Outcome, Failed>]) -> String {
             out.push_str(&format!("  {head:<9} {}\n", wrap(text, WIDTH - 12, "            ")));
         };
         line("claim", &outcome.claim);
-        line(
-            "here",
-            &format!(
-                "{} {}, {} {}",
-                outcome.baseline.variant,
-                rate(outcome.baseline.summary.ops_per_s),
-                outcome.optimised.variant,
-                rate(outcome.optimised.summary.ops_per_s)
-            ),
-        );
+        for variant in [&outcome.baseline, &outcome.optimised] {
+            let mut text =
+                format!("{}: {} by the wall clock", variant.variant, rate(variant.summary.ops_per_s));
+            if let Some(model) = &variant.modelled {
+                text.push_str(&format!("; in modelled time {}", modelled(model)));
+            }
+            line("here", &text);
+        }
         for effect in &outcome.effects {
             line("verdict", &format!("{}: {}", effect.title, effect.verdict));
         }

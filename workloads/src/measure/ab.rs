@@ -37,25 +37,33 @@ pub struct Compared {
     pub ratio: Interval,
 }
 
+/// One of the two variants of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The slow way.
+    Baseline,
+    /// The fast way.
+    Optimised,
+}
+
 /// Runs two variants in turn. Each pair runs back to back, in alternating order, so that drift of the machine (clock
 /// frequency, neighbours) falls on both, and the ratio is taken within the pair.
 pub fn compare(
     plan: Plan,
     metric: Metric,
-    mut baseline: impl FnMut(Duration) -> Result<Sample>,
-    mut optimised: impl FnMut(Duration) -> Result<Sample>,
+    mut run: impl FnMut(Side, Duration) -> Result<Sample>,
 ) -> Result<Compared> {
-    baseline(plan.warm_up)?;
-    optimised(plan.warm_up)?;
+    run(Side::Baseline, plan.warm_up)?;
+    run(Side::Optimised, plan.warm_up)?;
     let (mut slow, mut fast, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..plan.pairs.max(1) {
         interrupt::check()?;
         let (a, b) = if pair % 2 == 0 {
-            let a = baseline(plan.run)?;
-            (a, optimised(plan.run)?)
+            let a = run(Side::Baseline, plan.run)?;
+            (a, run(Side::Optimised, plan.run)?)
         } else {
-            let b = optimised(plan.run)?;
-            (baseline(plan.run)?, b)
+            let b = run(Side::Optimised, plan.run)?;
+            (run(Side::Baseline, plan.run)?, b)
         };
         ratios.push(metric.improvement(&a, &b));
         slow.push(a);
@@ -81,7 +89,6 @@ pub fn measure(plan: Plan, mut variant: impl FnMut(Duration) -> Result<Sample>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
 
     fn sample(ops: u64) -> Sample {
         Sample { ops, elapsed: Duration::from_secs(1), ..Sample::default() }
@@ -89,35 +96,37 @@ mod tests {
 
     #[test]
     fn runs_alternate_which_variant_goes_first() {
-        let order = RefCell::new(String::new());
+        let mut order = String::new();
         let plan = Plan { run: Duration::from_millis(1), warm_up: Duration::ZERO, pairs: 3 };
-        let run = |name: char, ops| {
-            order.borrow_mut().push(name);
+        let compared = compare(plan, Metric::Rate, |side, _| {
+            let (name, ops) = if side == Side::Baseline { ('a', 100) } else { ('b', 300) };
+            order.push(name);
             Ok(sample(ops))
-        };
-        let compared = compare(plan, Metric::Rate, |_| run('a', 100), |_| run('b', 300)).unwrap();
+        })
+        .unwrap();
         // The first two letters are the warm-up.
-        assert_eq!(*order.borrow(), "ababbaab");
+        assert_eq!(order, "ababbaab");
         assert_eq!(compared.ratio, Interval { median: 3.0, low: 3.0, high: 3.0 });
         assert_eq!(compared.baseline.runs, 3);
     }
 
     #[test]
     fn a_drifting_machine_does_not_move_the_ratio() {
-        let tick = RefCell::new(0u64);
-        let drift = |base: u64| {
-            *tick.borrow_mut() += 1;
-            Ok(sample(base * 1000 / (1000 + 30 * *tick.borrow())))
-        };
+        let mut tick = 0u64;
         let plan = Plan { run: Duration::ZERO, warm_up: Duration::ZERO, pairs: 9 };
-        let compared = compare(plan, Metric::Rate, |_| drift(1_000_000), |_| drift(2_000_000)).unwrap();
+        let compared = compare(plan, Metric::Rate, |side, _| {
+            tick += 1;
+            let base = if side == Side::Baseline { 1_000_000 } else { 2_000_000 };
+            Ok(sample(base * 1000 / (1000 + 30 * tick)))
+        })
+        .unwrap();
         assert!((compared.ratio.median - 2.0).abs() < 0.06, "{:?}", compared.ratio);
     }
 
     #[test]
     fn runs_without_operations_are_an_error_not_a_ratio() {
         let plan = Plan { run: Duration::ZERO, warm_up: Duration::ZERO, pairs: 2 };
-        assert!(compare(plan, Metric::Rate, |_| Ok(sample(0)), |_| Ok(sample(0))).is_err());
+        assert!(compare(plan, Metric::Rate, |_, _| Ok(sample(0))).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod sample;
 mod stats;
 mod verdict;
 
-pub use ab::{Compared, Plan, compare, measure};
+pub use ab::{Compared, Plan, Side, compare, measure};
 pub use cpu::{CpuClock, PerfCounts};
 pub use sample::{Latency, LatencySummary, Sample, Summary};
 pub use stats::{Interval, median, median_interval};
