@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use probe_common::wire::Site;
 
 use super::perf::{Link, Pmu};
 use super::verdict::Circumstances;
-use super::{AttachError, Programs, verdict_of};
+use super::{AttachError, Programs, multi, verdict_of};
 use crate::collect::clock::now_ns;
 use crate::collect::decode;
 use crate::collect::wire::PlainSite;
@@ -31,12 +31,16 @@ pub struct Attachment {
     pub probes: Vec<Probe>,
 }
 
+/// What came of each place: its links and verdict, or why it has none.
+type Outcomes = Vec<(LibraryPoint, Result<(Vec<Link>, Verdict), AttachError>)>;
+
 /// All probes in libraries.
 pub struct LibraryProbes {
     uprobe: Result<Pmu, AttachError>,
     sites: Array<MapData, PlainSite>,
     next_site: u16,
     links: Vec<Link>,
+    at_once: Vec<OwnedFd>,
     circumstances: Circumstances,
     /// Keeps the file's inode from being used again while its number marks it as attached.
     held: HashMap<(u64, u64), File>,
@@ -51,6 +55,7 @@ impl LibraryProbes {
             // Site 0 is the one nothing is known of.
             next_site: 1,
             links: Vec::new(),
+            at_once: Vec::new(),
             circumstances: Circumstances::read(),
             held: HashMap::new(),
         }
@@ -72,20 +77,57 @@ impl LibraryProbes {
     ) -> Attachment {
         let points = plan::library(image);
         let numbered: Vec<_> = points.iter().map(|point| (*point, self.site(point, image))).collect();
+        // The file itself, whatever its path leads to by now.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        self.held.insert(id, file);
+        let result = match self.attach_all(programs, &path, &numbered) {
+            Some(links) => {
+                self.at_once.extend(links);
+                numbered.into_iter().map(|(point, _)| (point, Ok((Vec::new(), Verdict::Live)))).collect()
+            }
+            None => self.attach_each(programs, &path, &numbered),
+        };
+        Attachment { probes: self.verdicts(shown, result) }
+    }
+
+    /// Attaches with one link for all entries and one for all returns. `None` where this kernel, or one of the places,
+    /// does not allow it.
+    fn attach_all(
+        &self,
+        programs: &Programs,
+        path: &str,
+        points: &[(LibraryPoint, u16)],
+    ) -> Option<[OwnedFd; 2]> {
+        let multi = programs.multi.as_ref()?;
+        let offsets: Vec<u64> = points.iter().map(|(point, _)| point.file_offset).collect();
+        let cookies: Vec<u64> = points.iter().map(|(point, site)| point.told(*site).cookie()).collect();
+        let attach = |program: BorrowedFd<'_>, returns| {
+            multi::attach_file(program, path, &offsets, &cookies, returns).ok()
+        };
+        // The return first: an entry whose return cannot come would be remembered in vain.
+        let returned = attach(multi.library_return.as_fd(), true)?;
+        let entered = attach(multi.library_enter.as_fd(), false)?;
+        Some([returned, entered])
+    }
+
+    /// Attaches place by place.
+    fn attach_each(&self, programs: &Programs, path: &str, numbered: &[(LibraryPoint, u16)]) -> Outcomes {
         let results = Mutex::new(Vec::with_capacity(numbered.len()));
         let next = AtomicUsize::new(0);
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         thread::scope(|scope| {
             for _ in 0..AT_ONCE.min(numbered.len()) {
                 scope.spawn(|| {
                     while let Some((point, site)) = numbered.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let outcome = self.attach_point(programs, &path, point, *site);
+                        let outcome = self.attach_point(programs, path, point, *site);
                         results.lock().unwrap_or_else(PoisonError::into_inner).push((*point, outcome));
                     }
                 });
             }
         });
-        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        results.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn verdicts(&mut self, shown: &Path, results: Outcomes) -> Vec<Probe> {
         let mut probes = Vec::with_capacity(results.len());
         for (point, outcome) in results {
             let verdict = match outcome {
@@ -104,8 +146,7 @@ impl LibraryProbes {
             });
         }
         probes.sort_by(|a, b| a.name.cmp(&b.name));
-        self.held.insert(id, file);
-        Attachment { probes }
+        probes
     }
 
     fn attach_point(

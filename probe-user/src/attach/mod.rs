@@ -2,6 +2,7 @@
 
 mod kernel;
 mod library;
+mod multi;
 mod perf;
 mod program;
 mod tracefs;

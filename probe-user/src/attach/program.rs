@@ -8,6 +8,7 @@ use aya::programs::{KProbe, ProgramError, RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use probe_common::wire::{KernelOffsets, LOSSES, Site, Target};
 
+use super::multi::MultiPrograms;
 use crate::collect::wire::{Buckets, Counters, PlainSite, PlainTarget};
 
 /// Names a BPF object to use in place of the one built in.
@@ -59,6 +60,8 @@ pub struct Programs {
     pub kernel_enter: OwnedFd,
     /// Return of kernel functions.
     pub kernel_return: OwnedFd,
+    /// The library programs for attaching to many places at once, where this kernel can.
+    pub multi: Option<MultiPrograms>,
     ebpf: Ebpf,
 }
 
@@ -76,18 +79,21 @@ impl Programs {
         let whole_host = u32::from(setting.whole_host);
         let profiler = std::process::id();
         let offsets = setting.offsets.words();
+        let object = other.as_deref().unwrap_or(BUILT_IN);
         let mut ebpf = EbpfLoader::new()
             .btf(None)
             .override_global("WHOLE_HOST", &whole_host, true)
             .override_global("PROFILER_TGID", &profiler, true)
             .override_global("OFFSETS", &offsets[..], true)
-            .load(other.as_deref().unwrap_or(BUILT_IN))
+            .load(object)
             .map_err(|error| from_ebpf(&error))?;
         let library_enter = load::<UProbe>(&mut ebpf, "library_enter", UProbe::load)?;
         let library_return = load::<UProbe>(&mut ebpf, "library_return", UProbe::load)?;
         let kernel_enter = load::<KProbe>(&mut ebpf, "kernel_enter", KProbe::load)?;
         let kernel_return = load::<KProbe>(&mut ebpf, "kernel_return", KProbe::load)?;
-        Ok(Self { library_enter, library_return, kernel_enter, kernel_return, ebpf })
+        // Older kernels refuse these, and are served one place at a time.
+        let multi = MultiPrograms::load(object, &ebpf).ok();
+        Ok(Self { library_enter, library_return, kernel_enter, kernel_return, multi, ebpf })
     }
 
     /// Attaches the programs that follow processes: `sched_process_fork`, `_exec` and `_exit`. Returns what went wrong

@@ -19,9 +19,9 @@ const LE: LittleEndian = LittleEndian;
 /// One exported function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// Address in the file's own address space.
+    /// Address of the instruction to probe, in the file's own address space.
     pub vaddr: u64,
-    /// Offset of its first instruction in the file: where a uprobe goes.
+    /// Offset of the instruction to probe in the file.
     pub file_offset: u64,
     /// Symbol version, such as `IBVERBS_1.8`; empty where the library has none.
     pub version: String,
@@ -108,6 +108,11 @@ impl Image {
                 let vaddr = symbol.st_value(LE);
                 let Some(file_offset) = file_offset(segments, vaddr) else { continue };
                 image.is_rdma_core |= version.starts_with("IBVERBS_") || version.starts_with("RDMACM_");
+                // Of these two instructions the first would be single-stepped, at many times the cost of the next, and
+                // the second is rewritten by Linux 6.18 in a way that kills forked children. Neither touches the
+                // stack, so that a return probe works behind them as well.
+                let shift = skipped(data.read_bytes_at(file_offset, LONGEST_SKIPPED).unwrap_or_default());
+                let (vaddr, file_offset) = (vaddr.wrapping_add(shift), file_offset.wrapping_add(shift));
                 image.exports.entry(name.to_owned()).or_insert(Export { vaddr, file_offset, version });
             }
         }
@@ -116,6 +121,23 @@ impl Image {
         }
         Ok(image)
     }
+}
+
+const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+const NOP5: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
+const LONGEST_SKIPPED: u64 = 9;
+
+/// Bytes at the beginning of a function that a probe is put behind.
+fn skipped(code: &[u8]) -> u64 {
+    let mut at = 0;
+    if cfg!(target_arch = "x86_64") {
+        for instruction in [ENDBR64, NOP5] {
+            if code.get(at..).is_some_and(|rest| rest.starts_with(instruction)) {
+                at += instruction.len();
+            }
+        }
+    }
+    at as u64
 }
 
 fn host_machine() -> elf::Machine {
@@ -192,6 +214,17 @@ mod tests {
         let data = std::fs::read("/usr/bin/ibv_devinfo").expect("ibverbs-utils is a development dependency");
         let image = Image::parse(&*data, &|name| name.starts_with("ibv_")).unwrap();
         assert!(image.exports.is_empty());
+    }
+
+    #[test]
+    fn a_probe_goes_behind_a_landing_pad_and_a_patchable_nop() {
+        let code = |parts: &[&[u8]]| parts.concat();
+        assert_eq!(skipped(&code(&[ENDBR64, &[0x55]])), 4);
+        assert_eq!(skipped(&code(&[ENDBR64, NOP5, &[0x55]])), 9);
+        assert_eq!(skipped(&code(&[NOP5, &[0x55]])), 5);
+        assert_eq!(skipped(&[0x55, 0x48]), 0);
+        assert_eq!(skipped(&ENDBR64[..3]), 0);
+        assert_eq!(skipped(&[]), 0);
     }
 
     #[test]

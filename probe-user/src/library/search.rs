@@ -7,6 +7,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::needed::needed;
+
 /// Name beginnings of the libraries looked for in search folders.
 const NAMES: [&str; 2] = ["libibverbs", "librdmacm"];
 const CACHE_MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
@@ -39,6 +41,7 @@ pub fn candidates(program: Option<&Path>, preload: Option<&OsStr>, search: Optio
     }
     if let Some(program) = program {
         found.insert(program.to_owned());
+        found.extend(needed(program, search));
     }
     found.into_iter().collect()
 }

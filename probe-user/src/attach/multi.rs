@@ -1,0 +1,163 @@
+//! Many places of a file with one link (Linux 6.6): attached and detached in one go, where one link per place has the
+//! kernel wait about 80 ms for each.
+//!
+//! The kernel wants such programs loaded for this way of attaching, which aya does not offer: the object is parsed a
+//! second time, bound to the maps that aya has made, and loaded here.
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use aya::Ebpf;
+use aya_obj::Object;
+
+use super::{AttachError, LoadError};
+
+const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_PROG_TYPE_KPROBE: u32 = 2;
+const BPF_TRACE_UPROBE_MULTI: u32 = 48;
+const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
+
+/// Programs for attaching to many places at once.
+#[derive(Debug)]
+pub struct MultiPrograms {
+    /// Entry of library functions.
+    pub library_enter: OwnedFd,
+    /// Return of library functions.
+    pub library_return: OwnedFd,
+}
+
+/// `union bpf_attr` for `BPF_PROG_LOAD`, up to `expected_attach_type`.
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+/// `union bpf_attr` for `BPF_LINK_CREATE` of many uprobes.
+#[repr(C)]
+#[derive(Default)]
+struct LinkCreateAttr {
+    prog_fd: u32,
+    target_fd: u32,
+    attach_type: u32,
+    flags: u32,
+    path: u64,
+    offsets: u64,
+    ref_ctr_offsets: u64,
+    cookies: u64,
+    cnt: u32,
+    multi_flags: u32,
+    pid: u32,
+    zero: u32,
+}
+
+impl MultiPrograms {
+    /// Loads the library programs a second time, on the maps of the first.
+    ///
+    /// # Errors
+    /// On kernels before 6.6, which do not know this way of attaching.
+    pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<Self, LoadError> {
+        let broken = |what: &dyn std::fmt::Display| LoadError::Broken(what.to_string());
+        let mut parsed = Object::parse(object).map_err(|error| broken(&error))?;
+        let mut bound = Vec::new();
+        for (name, map) in parsed.maps.clone() {
+            let made = ebpf.map(&name).ok_or_else(|| broken(&format!("no map '{name}'")))?;
+            bound.push((name, fd_of(made).ok_or_else(|| broken(&"a map of unknown kind"))?, map));
+        }
+        let text: HashSet<usize> = parsed.functions.keys().map(|(section, _)| *section).collect();
+        parsed
+            .relocate_maps(bound.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)), &text)
+            .map_err(|error| broken(&error))?;
+        parsed.relocate_calls(&text).map_err(|error| broken(&error))?;
+        let load = |name: &str| load_program(&parsed, name);
+        Ok(Self { library_enter: load("library_enter")?, library_return: load("library_return")? })
+    }
+}
+
+/// Attaches a program at many offsets of a file, for all processes; each place has its cookie.
+///
+/// # Errors
+/// When any of the places takes no probe: then none has one.
+pub fn attach_file(
+    program: BorrowedFd<'_>,
+    path: &str,
+    offsets: &[u64],
+    cookies: &[u64],
+    returns: bool,
+) -> Result<OwnedFd, AttachError> {
+    const STEP: &str = "bpf(BPF_LINK_CREATE) of many uprobes";
+    let invalid = || AttachError { step: STEP, source: io::ErrorKind::InvalidInput.into() };
+    let path = CString::new(path).map_err(|_| invalid())?;
+    if offsets.len() != cookies.len() {
+        return Err(invalid());
+    }
+    let attr = LinkCreateAttr {
+        prog_fd: program.as_raw_fd().cast_unsigned(),
+        attach_type: BPF_TRACE_UPROBE_MULTI,
+        path: path.as_ptr() as u64,
+        offsets: offsets.as_ptr() as u64,
+        cookies: cookies.as_ptr() as u64,
+        cnt: u32::try_from(offsets.len()).map_err(|_| invalid())?,
+        multi_flags: if returns { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+        ..LinkCreateAttr::default()
+    };
+    bpf(BPF_LINK_CREATE, &attr).map_err(|source| AttachError { step: STEP, source })
+}
+
+fn fd_of(map: &aya::maps::Map) -> Option<i32> {
+    use aya::maps::Map;
+    let data = match map {
+        Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::RingBuf(data) => data,
+        _ => return None,
+    };
+    Some(data.fd().as_fd().as_raw_fd())
+}
+
+fn load_program(object: &Object, name: &str) -> Result<OwnedFd, LoadError> {
+    let broken = |what: String| LoadError::Broken(what);
+    let program = object.programs.get(name).ok_or_else(|| broken(format!("no program '{name}'")))?;
+    let function = object
+        .functions
+        .get(&program.function_key())
+        .ok_or_else(|| broken(format!("program '{name}' has no code")))?;
+    let mut prog_name = [0; 16];
+    // The kernel wants a zero at the end.
+    for (to, from) in prog_name.iter_mut().take(15).zip(name.bytes()) {
+        *to = from;
+    }
+    let attr = LoadAttr {
+        prog_type: BPF_PROG_TYPE_KPROBE,
+        insn_cnt: u32::try_from(function.instructions.len()).unwrap_or(u32::MAX),
+        insns: function.instructions.as_ptr() as u64,
+        license: program.license.as_ptr() as u64,
+        prog_name,
+        expected_attach_type: BPF_TRACE_UPROBE_MULTI,
+        ..LoadAttr::default()
+    };
+    bpf(BPF_PROG_LOAD, &attr)
+        .map_err(|error| broken(format!("cannot load '{name}' for many places: {error}")))
+}
+
+fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the attribute is as long as said, and what it points to outlives the call, which only reads.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just returned this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
