@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn this_machines_rdma_core_has_all_its_calls_hooked() {
         let data = std::fs::read("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").expect("libibverbs");
-        let image = Image::parse(&*data, &crate::hooks::is_hooked).unwrap();
+        let image = Image::parse(&*data, &crate::hooks::PREFIXES, &crate::hooks::is_hooked).unwrap();
         let points = library(&image);
         for symbol in ["ibv_reg_mr_iova2", "ibv_cmd_create_qp_ex2", "ibv_cmd_create_cq_ex", "ibv_modify_qp"] {
             assert!(names(&points).contains(&symbol), "{symbol}");

@@ -7,9 +7,10 @@ use std::thread;
 
 use super::library::drop_links;
 use super::perf::{Link, Pmu, attach_event};
+use super::program::Pair;
 use super::tracefs::ReturnEvents;
 use super::verdict::Circumstances;
-use super::{AttachError, Programs, verdict_of};
+use super::{AttachError, Programs, verdict_of, verdict_on_loading};
 use crate::collect::clock::now_ns;
 use crate::collect::decode;
 use crate::hooks::KERNEL_HOOKS;
@@ -28,7 +29,7 @@ pub struct KernelProbes {
 
 impl KernelProbes {
     /// Attaches every hook the kernel has. Also answers for those it has not.
-    pub fn attach(programs: &Programs, functions: &dyn KernelFunctions) -> (Self, Vec<Probe>) {
+    pub fn attach(programs: &mut Programs, functions: &dyn KernelFunctions) -> (Self, Vec<Probe>) {
         let circumstances = Circumstances::read();
         let points = plan::kernel(functions);
         let mut probes = Vec::new();
@@ -60,6 +61,14 @@ impl KernelProbes {
                 return (kernel, probes);
             }
         };
+        let pair = match programs.load_kernel() {
+            Ok(pair) => pair,
+            Err(error) => {
+                let verdict = verdict_on_loading(&error);
+                probes.extend(points.iter().map(|point| probe(point, verdict.clone())));
+                return (kernel, probes);
+            }
+        };
         let (mut events, no_events) = match ReturnEvents::new() {
             Ok(events) => (Some(events), None),
             Err(error) => (None, Some(error.to_string())),
@@ -75,7 +84,7 @@ impl KernelProbes {
             for _ in 0..AT_ONCE.min(numbered.len()) {
                 scope.spawn(|| {
                     while let Some((point, event)) = numbered.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let outcome = attach_point(programs, pmu, point, event.as_ref());
+                        let outcome = attach_point(&pair, pmu, point, event.as_ref());
                         results.lock().unwrap_or_else(PoisonError::into_inner).push((*point, outcome));
                     }
                 });
@@ -135,21 +144,19 @@ fn live(without_returns: Option<String>) -> Verdict {
 
 /// Attaches one hook; the second value says why its returns are not seen, if they are not.
 fn attach_point(
-    programs: &Programs,
+    pair: &Pair,
     pmu: Pmu,
     point: &KernelPoint,
     event: Option<&Result<u64, AttachError>>,
 ) -> Result<(Vec<Link>, Option<String>), AttachError> {
     let mut told = point.told;
     let returned = match event {
-        Some(Ok(id)) => {
-            attach_event(programs.kernel_return.as_fd(), *id, told.cookie()).map_err(|e| e.to_string())
-        }
+        Some(Ok(id)) => attach_event(pair.leave.as_fd(), *id, told.cookie()).map_err(|e| e.to_string()),
         Some(Err(error)) => Err(error.to_string()),
         None => Err("tracefs has no kprobe_events".to_owned()),
     };
     told.entry_only = returned.is_err();
-    let entered = pmu.attach_symbol(programs.kernel_enter.as_fd(), &point.symbol, false, told.cookie())?;
+    let entered = pmu.attach_symbol(pair.enter.as_fd(), &point.symbol, false, told.cookie())?;
     Ok(match returned {
         Ok(link) => (vec![link, entered], None),
         Err(why) => (vec![entered], Some(why)),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +12,7 @@ use aya::maps::{Array, MapData};
 use probe_common::wire::Site;
 
 use super::perf::{Link, Pmu};
+use super::program::LibraryPrograms;
 use super::verdict::Circumstances;
 use super::{AttachError, Programs, multi, verdict_of};
 use crate::collect::clock::now_ns;
@@ -40,7 +41,6 @@ pub struct LibraryProbes {
     sites: Array<MapData, PlainSite>,
     next_site: u16,
     links: Vec<Link>,
-    at_once: Vec<OwnedFd>,
     circumstances: Circumstances,
     /// Keeps the file's inode from being used again while its number marks it as attached.
     held: HashMap<(u64, u64), File>,
@@ -55,7 +55,6 @@ impl LibraryProbes {
             // Site 0 is the one nothing is known of.
             next_site: 1,
             links: Vec::new(),
-            at_once: Vec::new(),
             circumstances: Circumstances::read(),
             held: HashMap::new(),
         }
@@ -82,7 +81,7 @@ impl LibraryProbes {
         self.held.insert(id, file);
         let result = match self.attach_all(programs, &path, &numbered) {
             Some(links) => {
-                self.at_once.extend(links);
+                self.links.extend(links);
                 numbered.into_iter().map(|(point, _)| (point, Ok((Vec::new(), Verdict::Live)))).collect()
             }
             None => self.attach_each(programs, &path, &numbered),
@@ -97,16 +96,16 @@ impl LibraryProbes {
         programs: &Programs,
         path: &str,
         points: &[(LibraryPoint, u16)],
-    ) -> Option<[OwnedFd; 2]> {
-        let multi = programs.multi.as_ref()?;
+    ) -> Option<[Link; 2]> {
+        let LibraryPrograms::ManyAtOnce(pair) = &programs.library else { return None };
         let offsets: Vec<u64> = points.iter().map(|(point, _)| point.file_offset).collect();
         let cookies: Vec<u64> = points.iter().map(|(point, site)| point.told(*site).cookie()).collect();
         let attach = |program: BorrowedFd<'_>, returns| {
             multi::attach_file(program, path, &offsets, &cookies, returns).ok()
         };
         // The return first: an entry whose return cannot come would be remembered in vain.
-        let returned = attach(multi.library_return.as_fd(), true)?;
-        let entered = attach(multi.library_enter.as_fd(), false)?;
+        let returned = attach(pair.leave.as_fd(), true)?;
+        let entered = attach(pair.enter.as_fd(), false)?;
         Some([returned, entered])
     }
 
@@ -156,20 +155,23 @@ impl LibraryProbes {
         point: &LibraryPoint,
         site: u16,
     ) -> Result<(Vec<Link>, Verdict), AttachError> {
-        let pmu = match &self.uprobe {
-            Ok(pmu) => *pmu,
-            Err(error) => {
-                return Err(AttachError { step: error.step, source: copy_of(&error.source) });
+        let mut told = point.told(site);
+        let attach = |program: BorrowedFd<'_>, returns, cookie| match (&programs.library, &self.uprobe) {
+            (LibraryPrograms::ManyAtOnce(_), _) => {
+                multi::attach_file(program, path, &[point.file_offset], &[cookie], returns)
+            }
+            (LibraryPrograms::OneByOne(_), Ok(pmu)) => {
+                pmu.attach_file(program, path, point.file_offset, returns, cookie)
+            }
+            (LibraryPrograms::OneByOne(_), Err(error)) => {
+                Err(AttachError { step: error.step, source: copy_of(&error.source) })
             }
         };
-        let mut told = point.told(site);
-        let attach = |program: BorrowedFd<'_>, returns, cookie| {
-            pmu.attach_file(program, path, point.file_offset, returns, cookie)
-        };
+        let (LibraryPrograms::ManyAtOnce(pair) | LibraryPrograms::OneByOne(pair)) = &programs.library;
         // The return first: an entry whose return cannot come would be remembered in vain.
-        let returned = attach(programs.library_return.as_fd(), true, told.cookie());
+        let returned = attach(pair.leave.as_fd(), true, told.cookie());
         told.entry_only = returned.is_err();
-        let entered = attach(programs.library_enter.as_fd(), false, told.cookie())?;
+        let entered = attach(pair.enter.as_fd(), false, told.cookie())?;
         Ok(match returned {
             Ok(link) => (vec![link, entered], Verdict::Live),
             Err(error) => (

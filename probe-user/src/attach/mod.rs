@@ -12,4 +12,4 @@ pub use kernel::KernelProbes;
 pub use library::{Attachment, LibraryProbes};
 pub use perf::{Link, pid_namespace_is_initial};
 pub use program::{LoadError, Programs, Setting};
-pub use verdict::{AttachError, Circumstances, verdict_of};
+pub use verdict::{AttachError, Circumstances, verdict_of, verdict_on_loading};

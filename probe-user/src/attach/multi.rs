@@ -1,5 +1,5 @@
-//! Many places of a file with one link (Linux 6.6): attached and detached in one go, where one link per place has the
-//! kernel wait about 80 ms for each.
+//! Many places of a file with one link (Linux 6.6): attached and detached in one go, where with a link per place the
+//! kernel waits about 80 ms for each.
 //!
 //! The kernel wants such programs loaded for this way of attaching, which aya does not offer: the object is parsed a
 //! second time, bound to the maps that aya has made, and loaded here.
@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use aya::Ebpf;
 use aya_obj::Object;
 
+use super::perf::Link;
+use super::program::Pair;
 use super::{AttachError, LoadError};
 
 const BPF_PROG_LOAD: libc::c_int = 5;
@@ -19,15 +21,6 @@ const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
-
-/// Programs for attaching to many places at once.
-#[derive(Debug)]
-pub struct MultiPrograms {
-    /// Entry of library functions.
-    pub library_enter: OwnedFd,
-    /// Return of library functions.
-    pub library_return: OwnedFd,
-}
 
 /// `union bpf_attr` for `BPF_PROG_LOAD`, up to `expected_attach_type`.
 #[repr(C)]
@@ -65,27 +58,25 @@ struct LinkCreateAttr {
     zero: u32,
 }
 
-impl MultiPrograms {
-    /// Loads the library programs a second time, on the maps of the first.
-    ///
-    /// # Errors
-    /// On kernels before 6.6, which do not know this way of attaching.
-    pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<Self, LoadError> {
-        let broken = |what: &dyn std::fmt::Display| LoadError::Broken(what.to_string());
-        let mut parsed = Object::parse(object).map_err(|error| broken(&error))?;
-        let mut bound = Vec::new();
-        for (name, map) in parsed.maps.clone() {
-            let made = ebpf.map(&name).ok_or_else(|| broken(&format!("no map '{name}'")))?;
-            bound.push((name, fd_of(made).ok_or_else(|| broken(&"a map of unknown kind"))?, map));
-        }
-        let text: HashSet<usize> = parsed.functions.keys().map(|(section, _)| *section).collect();
-        parsed
-            .relocate_maps(bound.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)), &text)
-            .map_err(|error| broken(&error))?;
-        parsed.relocate_calls(&text).map_err(|error| broken(&error))?;
-        let load = |name: &str| load_program(&parsed, name);
-        Ok(Self { library_enter: load("library_enter")?, library_return: load("library_return")? })
+/// Loads the library programs for attaching to many places, on the maps of a loaded object.
+///
+/// # Errors
+/// On kernels before 6.6, which do not know this way of attaching.
+pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<Pair, LoadError> {
+    let broken = |what: &dyn std::fmt::Display| LoadError::Broken(what.to_string());
+    let mut parsed = Object::parse(object).map_err(|error| broken(&error))?;
+    let mut bound = Vec::new();
+    for (name, map) in parsed.maps.clone() {
+        let made = ebpf.map(&name).ok_or_else(|| broken(&format!("no map '{name}'")))?;
+        bound.push((name, fd_of(made).ok_or_else(|| broken(&"a map of unknown kind"))?, map));
     }
+    let text: HashSet<usize> = parsed.functions.keys().map(|(section, _)| *section).collect();
+    parsed
+        .relocate_maps(bound.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)), &text)
+        .map_err(|error| broken(&error))?;
+    parsed.relocate_calls(&text).map_err(|error| broken(&error))?;
+    let load = |name: &str| load_program(&parsed, name);
+    Ok(Pair { enter: load("library_enter")?, leave: load("library_return")? })
 }
 
 /// Attaches a program at many offsets of a file, for all processes; each place has its cookie.
@@ -98,7 +89,7 @@ pub fn attach_file(
     offsets: &[u64],
     cookies: &[u64],
     returns: bool,
-) -> Result<OwnedFd, AttachError> {
+) -> Result<Link, AttachError> {
     const STEP: &str = "bpf(BPF_LINK_CREATE) of many uprobes";
     let invalid = || AttachError { step: STEP, source: io::ErrorKind::InvalidInput.into() };
     let path = CString::new(path).map_err(|_| invalid())?;
@@ -115,7 +106,7 @@ pub fn attach_file(
         multi_flags: if returns { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
         ..LinkCreateAttr::default()
     };
-    bpf(BPF_LINK_CREATE, &attr).map_err(|source| AttachError { step: STEP, source })
+    bpf(BPF_LINK_CREATE, &attr).map(Link::from).map_err(|source| AttachError { step: STEP, source })
 }
 
 fn fd_of(map: &aya::maps::Map) -> Option<i32> {

@@ -23,7 +23,14 @@ const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
 pub struct Link {
     // The link is closed before the event it refers to.
     _link: OwnedFd,
-    _event: OwnedFd,
+    _event: Option<OwnedFd>,
+}
+
+impl From<OwnedFd> for Link {
+    /// A link that refers to no event.
+    fn from(link: OwnedFd) -> Self {
+        Self { _link: link, _event: None }
+    }
 }
 
 /// `struct perf_event_attr` as far as probes use it (version 5, 112 bytes).
@@ -178,7 +185,7 @@ fn link(event: OwnedFd, program: BorrowedFd<'_>, cookie: u64) -> Result<Link, At
     let fd = unsafe {
         libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, std::ptr::from_ref(&attr), size_of::<LinkCreateAttr>())
     };
-    Ok(Link { _link: owned(fd, "bpf(BPF_LINK_CREATE)")?, _event: event })
+    Ok(Link { _link: owned(fd, "bpf(BPF_LINK_CREATE)")?, _event: Some(event) })
 }
 
 fn owned(fd: libc::c_long, step: &'static str) -> Result<OwnedFd, AttachError> {

@@ -8,7 +8,7 @@ use aya::programs::{KProbe, ProgramError, RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use probe_common::wire::{KernelOffsets, LOSSES, Site, Target};
 
-use super::multi::MultiPrograms;
+use super::multi;
 use crate::collect::wire::{Buckets, Counters, PlainSite, PlainTarget};
 
 /// Names a BPF object to use in place of the one built in.
@@ -49,19 +49,29 @@ pub struct Setting {
     pub offsets: KernelOffsets,
 }
 
+/// A program for the entry and one for the return of a function.
+#[derive(Debug)]
+pub struct Pair {
+    /// Entry.
+    pub enter: OwnedFd,
+    /// Return.
+    pub leave: OwnedFd,
+}
+
+/// The programs for library functions, by the way this kernel attaches them.
+#[derive(Debug)]
+pub enum LibraryPrograms {
+    /// To any number of places at once (Linux 6.6).
+    ManyAtOnce(Pair),
+    /// Place by place.
+    OneByOne(Pair),
+}
+
 /// The loaded programs, and their maps until somebody takes them.
 #[derive(Debug)]
 pub struct Programs {
-    /// Entry of library functions.
-    pub library_enter: OwnedFd,
-    /// Return of library functions.
-    pub library_return: OwnedFd,
-    /// Entry of kernel functions.
-    pub kernel_enter: OwnedFd,
-    /// Return of kernel functions.
-    pub kernel_return: OwnedFd,
-    /// The library programs for attaching to many places at once, where this kernel can.
-    pub multi: Option<MultiPrograms>,
+    /// For library functions.
+    pub library: LibraryPrograms,
     ebpf: Ebpf,
 }
 
@@ -87,13 +97,26 @@ impl Programs {
             .override_global("OFFSETS", &offsets[..], true)
             .load(object)
             .map_err(|error| from_ebpf(&error))?;
-        let library_enter = load::<UProbe>(&mut ebpf, "library_enter", UProbe::load)?;
-        let library_return = load::<UProbe>(&mut ebpf, "library_return", UProbe::load)?;
-        let kernel_enter = load::<KProbe>(&mut ebpf, "kernel_enter", KProbe::load)?;
-        let kernel_return = load::<KProbe>(&mut ebpf, "kernel_return", KProbe::load)?;
-        // Older kernels refuse these, and are served one place at a time.
-        let multi = MultiPrograms::load(object, &ebpf).ok();
-        Ok(Self { library_enter, library_return, kernel_enter, kernel_return, multi, ebpf })
+        let library = match multi::load(object, &ebpf) {
+            Ok(pair) => LibraryPrograms::ManyAtOnce(pair),
+            // An older kernel, or one that refuses us altogether: then the second attempt says why.
+            Err(_) => LibraryPrograms::OneByOne(Pair {
+                enter: load::<UProbe>(&mut ebpf, "library_enter", UProbe::load)?,
+                leave: load::<UProbe>(&mut ebpf, "library_return", UProbe::load)?,
+            }),
+        };
+        Ok(Self { library, ebpf })
+    }
+
+    /// Loads the programs for kernel functions.
+    ///
+    /// # Errors
+    /// As [`Programs::load`].
+    pub fn load_kernel(&mut self) -> Result<Pair, LoadError> {
+        Ok(Pair {
+            enter: load::<KProbe>(&mut self.ebpf, "kernel_enter", KProbe::load)?,
+            leave: load::<KProbe>(&mut self.ebpf, "kernel_return", KProbe::load)?,
+        })
     }
 
     /// Attaches the programs that follow processes: `sched_process_fork`, `_exec` and `_exit`. Returns what went wrong

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::LoadError;
 use crate::sample::Verdict;
 
 /// What went wrong while a probe was put in place.
@@ -105,6 +106,19 @@ pub fn verdict_of(error: &AttachError, circumstances: &Circumstances) -> Verdict
             Verdict::NotHere { why: format!("the kernel takes no probe there ({error})") }
         }
         _ => Verdict::Broken { report: error.to_string() },
+    }
+}
+
+/// The verdict on every probe where the programs could not be loaded.
+pub fn verdict_on_loading(error: &LoadError) -> Verdict {
+    match error {
+        LoadError::Denied(text) => Verdict::Denied {
+            missing: Circumstances::read().missing().unwrap_or_else(|| {
+                format!("{text}: the capabilities are there, so a security module forbids it")
+            }),
+        },
+        LoadError::Object { .. } | LoadError::Broken(_) => Verdict::Broken { report: error.to_string() },
+        LoadError::PidNamespace => Verdict::NotHere { why: error.to_string() },
     }
 }
 

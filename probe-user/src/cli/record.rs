@@ -120,7 +120,7 @@ fn start(args: &Args, session: &mut Session) -> Result<Option<Running>> {
     let program = args.command[0].clone();
     let named = || format!("cannot run '{}'", program.display());
     let paused = Paused::spawn(&args.command, user.clone()).with_context(named)?;
-    session.watch(paused.pid()).with_context(named)?;
+    session.watch_before_exec(paused.pid()).with_context(named)?;
     session.prepare(likely_files(&program, user.as_ref()));
     Ok(Some(paused.release().map_err(|source| NotRun { program, source })?))
 }

@@ -18,7 +18,7 @@ use object::read::ReadCache;
 use super::mappings::{MappingWatch, NewMapping};
 use super::wire::PlainSite;
 use crate::attach::{LibraryProbes, Programs};
-use crate::hooks::is_hooked;
+use crate::hooks::{PREFIXES, is_hooked};
 use crate::library::Image;
 use crate::sample::{Probe, Record};
 use crate::target::{MappedFile, identity, mapped_files, parent_of};
@@ -37,6 +37,8 @@ enum Request {
     Forget(u32),
     /// Look at a file that a process will probably load; answer when done.
     Prepare(Vec<PathBuf>, Sender<()>),
+    /// Look at files that a process maps; answer when done.
+    PrepareMapped(Vec<MappedFile>, Sender<()>),
     /// Detach and end.
     End,
 }
@@ -103,6 +105,13 @@ impl Librarian {
         let _ = wait.recv();
     }
 
+    /// Puts probes into files a process maps, and waits until they are in place.
+    pub fn prepare_mapped(&mut self, files: Vec<MappedFile>) {
+        let (done, wait) = mpsc::channel();
+        self.ask(Request::PrepareMapped(files, done));
+        let _ = wait.recv();
+    }
+
     /// Verdicts reached since the last call.
     pub fn answers(&self) -> impl Iterator<Item = Record> + '_ {
         self.answers.try_iter()
@@ -157,6 +166,12 @@ impl Worker {
                             if let Ok(file) = File::open(&path) {
                                 self.consider(file, &path, None);
                             }
+                        }
+                        let _ = done.send(());
+                    }
+                    Request::PrepareMapped(files, done) => {
+                        for mapped in files {
+                            self.consider_mapped(&mapped, None);
                         }
                         let _ = done.send(());
                     }
@@ -246,7 +261,7 @@ impl Worker {
         if self.probes.has(id) || self.dull.contains(&dull) {
             return;
         }
-        let image = Image::parse(&ReadCache::new(&file), &is_hooked).unwrap_or_default();
+        let image = Image::parse(&ReadCache::new(&file), &PREFIXES, &is_hooked).unwrap_or_default();
         if image.exports.is_empty() {
             if self.dull.len() >= MAX_DULL {
                 self.dull.clear();

@@ -16,11 +16,13 @@ use super::decode;
 use super::librarian::Librarian;
 use super::processes::Processes;
 use super::wire::{Buckets, Counters, PlainTarget, call_message, process_message};
-use crate::attach::{Circumstances, KernelProbes, LoadError, Programs, Setting, pid_namespace_is_initial};
+use crate::attach::{
+    KernelProbes, LoadError, Programs, Setting, pid_namespace_is_initial, verdict_on_loading,
+};
 use crate::hooks::{KERNEL_HOOKS, library_hooks};
 use crate::kernel::{self, Btf, Offsets};
 use crate::sample::{Lost, Probe, ProcessId, Record, Sample, Verdict};
-use crate::target;
+use crate::target::{self, MappedFile};
 
 /// Most events taken out of the ring before the rest of the loop gets its turn.
 const MAX_EVENTS_AT_ONCE: usize = 20_000;
@@ -96,6 +98,18 @@ impl Session {
     /// # Errors
     /// When the process is gone, or the table of watched processes is full.
     pub fn watch(&mut self, pid: u32) -> io::Result<()> {
+        self.watch_before_exec(pid)?;
+        if let Some(probing) = &mut self.probing {
+            probing.librarian.watch(pid);
+        }
+        Ok(())
+    }
+
+    /// Watches a process that has yet to become what it will be: what it maps now is of no interest.
+    ///
+    /// # Errors
+    /// As [`Session::watch`].
+    pub fn watch_before_exec(&mut self, pid: u32) -> io::Result<()> {
         let start_ns = target::start_ns_of(pid).ok_or(io::ErrorKind::NotFound)?;
         self.pending.extend(self.processes.meet(ProcessId { pid, start_ns }));
         if let Some(probing) = &mut self.probing {
@@ -103,7 +117,6 @@ impl Session {
                 .targets
                 .insert(pid, PlainTarget(Target { start_ns }), 0)
                 .map_err(|error| io::Error::other(format!("the table of watched processes: {error}")))?;
-            probing.librarian.watch(pid);
         }
         Ok(())
     }
@@ -112,6 +125,13 @@ impl Session {
     pub fn prepare(&mut self, files: Vec<PathBuf>) {
         if let Some(probing) = &mut self.probing {
             probing.librarian.prepare(files);
+        }
+    }
+
+    /// Puts probes into files that a process maps.
+    pub fn prepare_mapped(&mut self, files: Vec<MappedFile>) {
+        if let Some(probing) = &mut self.probing {
+            probing.librarian.prepare_mapped(files);
         }
     }
 
@@ -186,8 +206,8 @@ impl Session {
         let (lost, targets) = (programs.take_lost()?, programs.take_targets()?);
         let sites = programs.take_sites()?;
         self.follow_processes(&mut programs, &offsets);
+        let kernel = self.attach_kernel(&mut programs, vmlinux.as_ref(), &modules);
         let programs = Arc::new(programs);
-        let kernel = self.attach_kernel(&programs, vmlinux.as_ref(), &modules);
         let (librarian, no_mappings) =
             Librarian::start(Arc::clone(&programs), sites, self.options.whole_host)
                 .map_err(|error| LoadError::Broken(format!("cannot start a thread: {error}")))?;
@@ -245,7 +265,7 @@ impl Session {
 
     fn attach_kernel(
         &mut self,
-        programs: &Programs,
+        programs: &mut Programs,
         vmlinux: Option<&Btf<'_>>,
         modules: &[Btf<'_>],
     ) -> KernelProbes {
@@ -371,22 +391,11 @@ impl Probing {
     }
 }
 
-fn verdict_on_loading(error: &LoadError) -> Verdict {
-    match error {
-        LoadError::Denied(text) => Verdict::Denied {
-            missing: Circumstances::read().missing().unwrap_or_else(|| {
-                format!("{text}: the capabilities are there, so a security module forbids it")
-            }),
-        },
-        LoadError::Object { .. } | LoadError::Broken(_) => Verdict::Broken { report: error.to_string() },
-        LoadError::PidNamespace => Verdict::NotHere { why: error.to_string() },
-    }
-}
-
 fn read_btf<'base>(name: &str, base: Option<&'base Btf<'base>>) -> Option<Btf<'base>> {
     // A module's BTF without its base says nothing.
     if name != "vmlinux" && base.is_none() {
         return None;
     }
-    Btf::parse(std::fs::read(format!("/sys/kernel/btf/{name}")).ok()?, base).ok()
+    let wanted = |name: &str| kernel::STRUCTURES.contains(&name) || kernel::is_hooked(name);
+    Btf::parse(std::fs::read(format!("/sys/kernel/btf/{name}")).ok()?, base, &wanted).ok()
 }

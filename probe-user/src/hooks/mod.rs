@@ -33,10 +33,13 @@ pub fn library_hooks() -> impl Iterator<Item = &'static LibraryHook> {
     verbs::HOOKS.iter().chain(cm::HOOKS)
 }
 
+/// How all names begin that a library hook may sit at.
+pub const PREFIXES: [&str; 3] = ["ibv_", "rdma_", "rnic_emu_"];
+
 /// True for names a library hook may sit at.
 pub fn is_hooked(symbol: &str) -> bool {
-    // Cheap first: this is asked of every symbol of every library of a process.
-    (symbol.starts_with("ibv_") || symbol.starts_with("rdma_") || symbol.starts_with("rnic_emu_"))
+    // Cheap first: this is asked of every symbol of a library.
+    PREFIXES.iter().any(|prefix| symbol.starts_with(prefix))
         && library_hooks().any(|hook| hook.symbol == symbol)
 }
 

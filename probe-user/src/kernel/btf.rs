@@ -63,11 +63,16 @@ struct Type {
 }
 
 impl<'base> Btf<'base> {
-    /// Parses BTF; `base` is vmlinux's for a module's.
+    /// Parses BTF; `base` is vmlinux's for a module's. Only structures and functions that are `wanted` can be asked
+    /// for later: vmlinux has a hundred thousand, and we need a dozen.
     ///
     /// # Errors
     /// [`BtfError`] when the data is not BTF.
-    pub fn parse(data: Vec<u8>, base: Option<&'base Btf<'base>>) -> Result<Self, BtfError> {
+    pub fn parse(
+        data: Vec<u8>,
+        base: Option<&'base Btf<'base>>,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Self, BtfError> {
         let short = |at| move || BtfError::Malformed(at);
         if u16_at(&data, 0) != Some(MAGIC) {
             return Err(BtfError::Magic);
@@ -95,11 +100,9 @@ impl<'base> Btf<'base> {
             let found = btf.type_at(at).ok_or(BtfError::Malformed(at))?;
             let id = btf.first() + btf.types.len() as u32;
             btf.types.push(at);
-            let name = match found.kind {
-                KIND_STRUCT | KIND_FUNC => btf.string(found.name).unwrap_or_default().to_owned(),
-                _ => String::new(),
-            };
-            if !name.is_empty() {
+            if matches!(found.kind, KIND_STRUCT | KIND_FUNC)
+                && let Some(name) = btf.string(found.name).filter(|name| wanted(name)).map(str::to_owned)
+            {
                 let names = if found.kind == KIND_STRUCT { &mut btf.structs } else { &mut btf.functions };
                 names.entry(name).or_insert(id);
             }
@@ -278,7 +281,7 @@ mod tests {
 
     #[test]
     fn fields_of_anonymous_members_are_found_at_their_place() {
-        let btf = Btf::parse(sample(), None).unwrap();
+        let btf = Btf::parse(sample(), None, &|_| true).unwrap();
         assert_eq!(btf.offset("s", "a"), Some(0));
         assert_eq!(btf.offset("s", "b"), Some(4));
         assert_eq!(btf.offset("s", "c"), None);
@@ -287,14 +290,14 @@ mod tests {
 
     #[test]
     fn a_prototype_tells_the_names_of_its_parameters() {
-        let btf = Btf::parse(sample(), None).unwrap();
+        let btf = Btf::parse(sample(), None, &|_| true).unwrap();
         assert_eq!(btf.parameters("f"), Some(vec!["addr".to_owned(), "size".to_owned()]));
         assert_eq!(btf.parameters("g"), None);
     }
 
     #[test]
     fn a_module_continues_the_numbers_and_strings_of_its_base() {
-        let base = Btf::parse(sample(), None).unwrap();
+        let base = Btf::parse(sample(), None, &|_| true).unwrap();
         // struct m { struct s inner; } with "m" and "inner" after the base's strings, and type 3 from the base.
         let before = base.strings_end() as u32;
         let strings = b"\0m\0inner\0";
@@ -310,7 +313,7 @@ mod tests {
         }
         data.extend(types);
         data.extend_from_slice(strings);
-        let module = Btf::parse(data, Some(&base)).unwrap();
+        let module = Btf::parse(data, Some(&base), &|_| true).unwrap();
         assert_eq!(module.offset("m", "inner"), Some(8));
         assert_eq!(module.offset("m", "inner.b"), Some(12));
         assert_eq!(module.offset("s", "a"), Some(0));
@@ -320,18 +323,18 @@ mod tests {
     fn damaged_btf_is_an_error_and_never_a_panic() {
         let good = sample();
         for cut in 0..good.len() {
-            let _ = Btf::parse(good[..cut].to_vec(), None);
+            let _ = Btf::parse(good[..cut].to_vec(), None, &|_| true);
         }
         for at in 0..good.len() {
             for value in [0u8, 1, 0x7f, 0xff] {
                 let mut damaged = good.clone();
                 damaged[at] = value;
-                if let Ok(btf) = Btf::parse(damaged, None) {
+                if let Ok(btf) = Btf::parse(damaged, None, &|_| true) {
                     let _ = (btf.offset("s", "b"), btf.parameters("f"));
                 }
             }
         }
-        assert_eq!(Btf::parse(Vec::new(), None).err(), Some(BtfError::Magic));
+        assert_eq!(Btf::parse(Vec::new(), None, &|_| true).err(), Some(BtfError::Magic));
     }
 
     #[test]
@@ -340,7 +343,7 @@ mod tests {
             eprintln!("skipped: this kernel has no BTF");
             return;
         };
-        let btf = Btf::parse(data, None).unwrap();
+        let btf = Btf::parse(data, None, &|_| true).unwrap();
         for path in ["group_leader", "start_boottime", "tgid", "signal", "min_flt", "comm"] {
             assert!(btf.offset("task_struct", path).is_some_and(|offset| offset > 0), "{path}");
         }

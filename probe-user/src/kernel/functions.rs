@@ -21,9 +21,18 @@ pub fn functions(vmlinux: Option<&Btf<'_>>, modules: &[Btf<'_>]) -> io::Result<K
     })
 }
 
+/// True for names a kernel hook may sit at.
+pub fn is_hooked(name: &str) -> bool {
+    // Cheap first: this is asked of every function of the kernel.
+    let driver = name.ends_with(DRIVER_SUFFIX) && !name.starts_with("__") && name != NO_DRIVER;
+    driver || name.starts_with("ib_") && KERNEL_HOOKS.iter().any(|hook| hook.symbol == name)
+}
+
+/// Ends like a driver's function, but serves the kernel's own users.
+const NO_DRIVER: &str = "ib_reg_user_mr";
+
 /// The names out of kallsyms that a hook may sit at: functions (`t`, `T`) only.
 fn hooked(kallsyms: impl BufRead) -> io::Result<HashSet<String>> {
-    let wanted: HashSet<&str> = KERNEL_HOOKS.iter().map(|hook| hook.symbol).collect();
     let mut found = HashSet::new();
     for line in kallsyms.split(b'\n') {
         let line = line?;
@@ -32,8 +41,7 @@ fn hooked(kallsyms: impl BufRead) -> io::Result<HashSet<String>> {
         let (Some(_address), Some(kind), Some(name)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
         };
-        let is_driver = name.ends_with(DRIVER_SUFFIX) && !name.starts_with("__");
-        if matches!(kind, "t" | "T") && (wanted.contains(name) || is_driver) {
+        if matches!(kind, "t" | "T") && is_hooked(name) {
             found.insert(name.to_owned());
         }
     }
@@ -50,6 +58,7 @@ mod tests {
                     0000000000000000 t ib_umem_get\t[ib_uverbs]\n\
                     0000000000000000 r ib_umem_release\t[ib_uverbs]\n\
                     0000000000000000 t mlx5_ib_reg_user_mr\t[mlx5_ib]\n\
+                    0000000000000000 T ib_reg_user_mr\t[ib_core]\n\
                     0000000000000000 t __pfx_rxe_reg_user_mr\t[rdma_rxe]\n\
                     broken line\n\n";
         let mut found: Vec<_> = hooked(text.as_bytes()).unwrap().into_iter().collect();

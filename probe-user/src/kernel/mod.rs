@@ -5,5 +5,5 @@ mod functions;
 mod offsets;
 
 pub use btf::{Btf, BtfError};
-pub use functions::functions;
-pub use offsets::{Offsets, offsets};
+pub use functions::{functions, is_hooked};
+pub use offsets::{Offsets, STRUCTURES, offsets};

@@ -13,6 +13,9 @@ pub struct Offsets {
     pub missing: Vec<String>,
 }
 
+/// The structures with those fields.
+pub const STRUCTURES: [&str; 3] = ["task_struct", "signal_struct", "ib_umem"];
+
 /// Reads the offsets; `modules` are the BTFs of the RDMA modules, or vmlinux's own where they are built in.
 pub fn offsets(vmlinux: &Btf<'_>, modules: &[Btf<'_>]) -> Offsets {
     let mut missing = Vec::new();

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
+use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 use object::read::{ReadRef, SymbolIndex};
 use object::{LittleEndian, SectionIndex};
 
@@ -57,7 +57,7 @@ impl From<object::Error> for ParseError {
 }
 
 impl Image {
-    /// Reads the exports that `wanted` names out of an ELF file.
+    /// Reads the exports that `wanted` names out of an ELF file; all names wanted must begin with one of `prefixes`.
     ///
     /// A program that contains a verbs library is served by its full symbol table, where it still has one.
     ///
@@ -65,6 +65,7 @@ impl Image {
     /// [`ParseError`] when the file is of another kind or contradicts itself.
     pub fn parse<'data, R: ReadRef<'data>>(
         data: R,
+        prefixes: &[&str],
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<Self, ParseError> {
         let header = Header::parse(data).map_err(|_| ParseError::NotElf)?;
@@ -84,6 +85,12 @@ impl Image {
                 continue;
             }
             let symbols = sections.symbols(LE, data, kind)?;
+            // Most files have none of the names. A search through their strings tells so at memory speed; a walk over
+            // their symbols may take seconds.
+            if !prefixes.iter().any(|prefix| has_name_with(&sections, data, symbols.string_section(), prefix))
+            {
+                continue;
+            }
             for (index, symbol) in symbols.enumerate() {
                 if symbol.st_type() != elf::STT_FUNC || symbol.is_undefined(LE) || symbol.st_value(LE) == 0 {
                     continue;
@@ -121,6 +128,21 @@ impl Image {
         }
         Ok(image)
     }
+}
+
+/// True when a string of the table begins with the prefix.
+fn has_name_with<'data, R: ReadRef<'data>>(
+    sections: &SectionTable<'data, Header, R>,
+    data: R,
+    strings: SectionIndex,
+    prefix: &str,
+) -> bool {
+    let Ok(table) = sections.section(strings).and_then(|section| section.data(LE, data)) else {
+        return false;
+    };
+    let mut wanted = vec![0];
+    wanted.extend_from_slice(prefix.as_bytes());
+    memchr::memmem::find(table, &wanted).is_some()
 }
 
 const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
@@ -196,7 +218,7 @@ mod tests {
     #[test]
     fn the_default_version_is_taken_and_never_the_stub_of_2006() {
         let data = system_library("libibverbs.so.1").expect("libibverbs is a development dependency");
-        let image = Image::parse(&*data, &|name| name.starts_with("ibv_")).unwrap();
+        let image = Image::parse(&*data, &["ibv_"], &|name| name.starts_with("ibv_")).unwrap();
         assert!(image.is_rdma_core);
         for (name, old) in [("ibv_dereg_mr", "IBVERBS_1.0"), ("ibv_create_qp", "IBVERBS_1.0")] {
             let export = &image.exports[name];
@@ -212,7 +234,7 @@ mod tests {
     #[test]
     fn symbols_a_program_only_imports_are_no_exports() {
         let data = std::fs::read("/usr/bin/ibv_devinfo").expect("ibverbs-utils is a development dependency");
-        let image = Image::parse(&*data, &|name| name.starts_with("ibv_")).unwrap();
+        let image = Image::parse(&*data, &["ibv_"], &|name| name.starts_with("ibv_")).unwrap();
         assert!(image.exports.is_empty());
     }
 
@@ -229,15 +251,15 @@ mod tests {
 
     #[test]
     fn what_is_not_elf_is_refused() {
-        assert_eq!(Image::parse(&b"#!/bin/sh\n"[..], &|_| true), Err(ParseError::NotElf));
-        assert_eq!(Image::parse(&b""[..], &|_| true), Err(ParseError::NotElf));
+        assert_eq!(Image::parse(&b"#!/bin/sh\n"[..], &["ibv_"], &|_| true), Err(ParseError::NotElf));
+        assert_eq!(Image::parse(&b""[..], &["ibv_"], &|_| true), Err(ParseError::NotElf));
     }
 
     #[test]
     fn a_damaged_library_is_an_error_or_empty_and_never_a_panic() {
         let data = system_library("libibverbs.so.1").expect("libibverbs is a development dependency");
         for cut in (64..data.len()).step_by(4099) {
-            let _ = Image::parse(&data[..cut], &|_| true);
+            let _ = Image::parse(&data[..cut], &["ibv_"], &|_| true);
         }
         let mut seed = 1u64;
         for _ in 0..200 {
@@ -247,7 +269,7 @@ mod tests {
                 let at = (seed >> 33) as usize % 4096.min(damaged.len());
                 damaged[at] = (seed >> 20) as u8;
             }
-            let _ = Image::parse(&*damaged, &|_| true);
+            let _ = Image::parse(&*damaged, &["ibv_"], &|_| true);
         }
     }
 }
