@@ -25,6 +25,9 @@ static FORKED: AtomicU32 = AtomicU32::new(0);
 /// Links the slots of one object, so that its end is known without a search. 0 ends a list (slot 0 is shared).
 static NEXT: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 
+/// Slots whose objects are gone: without one, a full file is not searched at every claim.
+static GONE: AtomicU32 = AtomicU32::new(0);
+
 const FILE_NAME: &CStr = c"verbs-tap";
 
 /// The mapped file.
@@ -46,6 +49,7 @@ fn make() -> Option<Shared> {
         return None;
     }
     if FORKED.swap(0, Relaxed) != 0 {
+        GONE.store(0, Relaxed);
         for next in &NEXT {
             next.store(0, Relaxed);
         }
@@ -176,6 +180,9 @@ impl Shared {
     ///
     /// Needs [`LOCK`].
     pub fn claim(&self, list: &AtomicU32, claim: &Claim) -> usize {
+        if let Some(index) = self.own(list, claim.tid) {
+            return index;
+        }
         let used = self.header().used.load(Relaxed) as usize;
         // Half of the slots keep threads apart; then a thread goes on where an ended one of the same object stopped.
         let index = if used < SLOTS / 2 { self.fresh() } else { None }
@@ -208,6 +215,14 @@ impl Shared {
         Some(index)
     }
 
+    /// The slot this thread has already, where it has forgotten it.
+    fn own(&self, list: &AtomicU32, tid: u32) -> Option<usize> {
+        chain(list).find(|index| {
+            let slot = self.slot(*index);
+            slot.state.load(Relaxed) == state::LIVE && slot.tid.load(Relaxed) == tid
+        })
+    }
+
     fn adopt(&self, list: &AtomicU32) -> Option<usize> {
         chain(list).find(|index| self.slot(*index).state.load(Relaxed) == state::ORPHAN)
     }
@@ -216,6 +231,9 @@ impl Shared {
     fn reclaim(&self) -> Option<usize> {
         /// Where the last search ended: slots are taken back in turn.
         static CURSOR: AtomicU32 = AtomicU32::new(0);
+        if GONE.load(Relaxed) == 0 {
+            return None;
+        }
         let start = CURSOR.load(Relaxed) as usize % SLOTS;
         let index = (start..SLOTS)
             .chain(0..start)
@@ -223,6 +241,7 @@ impl Shared {
             .find(|index| self.slot(*index).state.load(Relaxed) == state::GONE)?;
         CURSOR.store(u32::try_from(index + 1).unwrap_or(0), Relaxed);
         self.fold(index);
+        GONE.fetch_sub(1, Relaxed);
         Some(index)
     }
 
@@ -250,6 +269,7 @@ impl Shared {
     pub fn object_gone(&self, list: &AtomicU32) {
         for index in chain(list) {
             self.slot(index).state.store(state::GONE, Release);
+            GONE.fetch_add(1, Relaxed);
         }
         list.store(0, Relaxed);
     }

@@ -20,8 +20,8 @@ use crate::shared::{self, Claim, LOCK, Shared};
 
 /// Entries of a thread's first table; it doubles when half full.
 const FIRST_CAPACITY: usize = 256;
-/// A thread cannot have more slots than there are.
-const LARGEST_CAPACITY: usize = 1 << 16;
+/// A table that would grow beyond this begins anew: what it held is met again, at the cost of the slow path.
+const LARGEST_CAPACITY: usize = 1 << 14;
 
 /// One object as this thread knows it.
 #[derive(Clone, Copy)]
@@ -152,9 +152,9 @@ impl Thread {
         }
     }
 
-    fn put(&mut self, new: Entry) -> bool {
-        if (self.filled + 1) * 2 > self.capacity && !self.grow() {
-            return false;
+    fn put(&mut self, new: Entry) {
+        if (self.filled + 1) * 2 > self.capacity {
+            self.grow();
         }
         let mask = self.capacity - 1;
         let mut at = spread(new.address) & mask;
@@ -164,27 +164,30 @@ impl Thread {
             if entry.address == 0 || entry.address == new.address {
                 self.filled += usize::from(entry.address == 0);
                 *entry = new;
-                return true;
+                return;
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// A larger table, without the objects that are gone.
-    fn grow(&mut self) -> bool {
+    /// A larger table, without the objects that are gone; or, where that cannot be had, an empty one.
+    fn grow(&mut self) {
         let live = self.entries().filter(|e| objects::find(e.address).is_some()).count();
-        let capacity = if (live + 1) * 4 > self.capacity { self.capacity * 2 } else { self.capacity };
-        if capacity > LARGEST_CAPACITY {
-            return false;
+        let wanted = if (live + 1) * 4 > self.capacity { self.capacity * 2 } else { self.capacity };
+        let old = Self { ..*self };
+        self.filled = 0;
+        let larger = if wanted <= LARGEST_CAPACITY { map(wanted) } else { None };
+        match larger {
+            Some(entries) => {
+                (self.entries, self.capacity) = (entries, wanted);
+                for entry in old.entries().filter(|e| objects::find(e.address).is_some()) {
+                    self.put(*entry);
+                }
+                unmap(old.entries, old.capacity);
+            }
+            // SAFETY: `capacity` entries, of which all-zero is the empty one.
+            None => unsafe { ptr::write_bytes(self.entries, 0, self.capacity) },
         }
-        let Some(entries) = map(capacity) else { return false };
-        let old = Self { entries: self.entries, ..*self };
-        (self.entries, self.capacity, self.filled) = (entries, capacity, 0);
-        for entry in old.entries().filter(|e| objects::find(e.address).is_some()) {
-            self.put(*entry);
-        }
-        unmap(old.entries, old.capacity);
-        true
     }
 
     fn entries(&self) -> impl Iterator<Item = &Entry> {
@@ -265,7 +268,8 @@ fn try_to_meet(address: usize, object_kind: u32) -> Option<Entry> {
     entry.epoch = epoch;
     entry.extended = object.map_or(ptr::null_mut(), |o| o.extended.load(Relaxed));
     // SAFETY: as above.
-    unsafe { (*thread).put(entry) }.then_some(entry)
+    unsafe { (*thread).put(entry) };
+    Some(entry)
 }
 
 /// False for a slot of the file a forked child has left behind.

@@ -49,17 +49,23 @@ impl Tap {
     /// # Errors
     /// [`TapError`] for a process that cannot be looked into, and for a file that is not the tap's.
     pub fn of(pid: u32) -> Result<Option<Self>, TapError> {
-        let Some(path) = find(pid)? else { return Ok(None) };
-        let file = match OpenOptions::new().read(true).write(true).open(path) {
-            Ok(file) => file,
-            // The process, or its descriptor, went away in between.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(TapError::Process(pid, e)),
-        };
-        let tap = Self::map(pid, file)?;
-        // A forked child shows its parent's file until it makes its own.
-        let own = names(pid)?.contains(&tap.header().pid.load(Relaxed));
-        Ok(own.then_some(tap))
+        let names = names(pid)?;
+        let mut foreign = None;
+        for path in candidates(pid)? {
+            let file = match OpenOptions::new().read(true).write(true).open(path) {
+                Ok(file) => file,
+                // The process, or its descriptor, went away in between.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(TapError::Process(pid, e)),
+            };
+            match Self::map(pid, file) {
+                // A forked child shows its parent's file until it makes its own, and a profiler those it reads.
+                Ok(tap) if names.contains(&tap.header().pid.load(Relaxed)) => return Ok(Some(tap)),
+                Ok(_) => {}
+                Err(error) => foreign = Some(error),
+            }
+        }
+        foreign.map_or(Ok(None), Err)
     }
 
     fn map(pid: u32, file: File) -> Result<Self, TapError> {
@@ -126,19 +132,20 @@ impl Drop for Tap {
 /// How the kernel shows the file.
 const LINK: &str = "/memfd:verbs-tap (deleted)";
 
-/// The file among the descriptors, or, where the program has closed them all, among the mappings.
-fn find(pid: u32) -> Result<Option<PathBuf>, TapError> {
+/// Files of that name among the descriptors, and among the mappings for a program that has closed all descriptors.
+fn candidates(pid: u32) -> Result<Vec<PathBuf>, TapError> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let descriptors = fs::read_dir(process.join("fd")).map_err(|e| TapError::Process(pid, e))?;
     let open = descriptors.filter_map(Result::ok).map(|entry| entry.path());
-    if let Some(path) =
-        open.into_iter().find(|path| fs::read_link(path).is_ok_and(|to| to == Path::new(LINK)))
-    {
-        return Ok(Some(path));
+    let mut found: Vec<PathBuf> =
+        open.filter(|path| fs::read_link(path).is_ok_and(|to| to == Path::new(LINK))).collect();
+    if found.is_empty() {
+        let maps = fs::read_to_string(process.join("maps")).map_err(|e| TapError::Process(pid, e))?;
+        let ranges =
+            maps.lines().filter(|line| line.ends_with(LINK)).filter_map(|line| line.split(' ').next());
+        found.extend(ranges.map(|range| process.join("map_files").join(range)));
     }
-    let maps = fs::read_to_string(process.join("maps")).map_err(|e| TapError::Process(pid, e))?;
-    let range = maps.lines().find(|line| line.ends_with(LINK)).and_then(|line| line.split(' ').next());
-    Ok(range.map(|range| process.join("map_files").join(range)))
+    Ok(found)
 }
 
 /// The ids of a process in the pid namespaces it is in: the file holds that of the innermost.
