@@ -143,9 +143,12 @@ fn a_stopped_peer_is_not_a_dead_one() {
     // Code 10 is 4.2 ms; without patience this fails after 13 ms.
     let b = Other::connected(&a, Link { timeout: 10, retry_cnt: 2, ..Link::default() });
     let pid = b.child.id() as i32;
-    // SAFETY: signals to our own child.
-    unsafe { libc::kill(pid, libc::SIGSTOP) };
-    std::thread::sleep(Duration::from_millis(5));
+    let mut status = 0;
+    // SAFETY: a signal to our own child, and a wait for it to stop.
+    let stopped = unsafe {
+        libc::kill(pid, libc::SIGSTOP) == 0 && libc::waitpid(pid, &mut status, libc::WUNTRACED) == pid
+    };
+    assert!(stopped && libc::WIFSTOPPED(status));
     assert_eq!(a.post(remote(IBV_WR_RDMA_WRITE, 1, b.addr, b.rkey), &mut [a.sge(0, 8)]), 0);
     let patience = Instant::now() + Duration::from_millis(100);
     while Instant::now() < patience {

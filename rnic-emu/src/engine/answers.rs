@@ -8,7 +8,7 @@ use crate::object::qp::{Qp, Requester};
 use crate::object::qp_attr::psn_distance;
 use crate::object::segments::Segments;
 use crate::object::send_queue::PENDING;
-use crate::wire::packet::{ACK, ATOMIC, DATA, GAP, NAK, Packet, RNR};
+use crate::wire::packet::{ABSENT, ACK, ATOMIC, DATA, GAP, NAK, Packet, RNR};
 
 /// Takes one answer; `payload` has `packet.len` readable bytes.
 pub fn take(process: &'static Process, packet: &Packet, payload: *const u8) {
@@ -37,6 +37,7 @@ pub fn take(process: &'static Process, packet: &Packet, payload: *const u8) {
             }
         }
         GAP => gap(qp, r, packet.psn),
+        ABSENT => absent(qp, r, packet.psn),
         _ => {}
     }
     requester::pump(qp, r);
@@ -129,6 +130,14 @@ fn gap(qp: &'static Qp, r: &mut Requester, psn: u32) {
     }
     r.queue.retries_left -= 1;
     requester::resend(r);
+}
+
+/// Nobody took a request: the ACK timer decides when it is sent again.
+fn absent(qp: &'static Qp, r: &mut Requester, psn: u32) {
+    let pending = |r: &Requester, c: u64| r.queue.wqe(c).status == PENDING && r.queue.wqe(c).psn == psn;
+    if let Some(counter) = (r.queue.retired..r.queue.sent).find(|c| pending(r, *c)) {
+        requester::lost(qp, r, counter);
+    }
 }
 
 /// The status a NAK may carry; anything else is treated as the peer's failure to operate.

@@ -84,6 +84,6 @@ pub fn transmit(_qp: &'static Qp, r: &mut Requester, counter: u64, wqe: &SendWqe
         Verdict::Rnr(code) => Step::Rnr(code),
         Verdict::Nak(status) => Step::Failed(u32::from(status)),
         // A sequence gap cannot be cured by sending the same request again at once; the ACK timer decides.
-        Verdict::Gap(_) | Verdict::More | Verdict::Lost => Step::Lost,
+        Verdict::Gap(_) | Verdict::More | Verdict::Lost | Verdict::Silent => Step::Lost,
     }
 }

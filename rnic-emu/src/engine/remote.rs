@@ -58,16 +58,10 @@ pub fn transmit(r: &mut Requester, counter: u64, wqe: &SendWqe, link: &'static O
         }
         if !broken {
             sending_publish(r, link, sending);
-            if complete {
-                let end = sending.ring.position();
-                drop(guard);
-                drop(ours);
-                r.queue.wqe_mut(counter).ring_end = end;
-            }
         }
     }
     if broken {
-        link.bury();
+        link.condemn(r.fixed.process);
         return Step::Lost;
     }
     r.queue.part = if complete { 0 } else { part };
@@ -76,9 +70,4 @@ pub fn transmit(r: &mut Requester, counter: u64, wqe: &SendWqe, link: &'static O
 
 fn sending_publish(r: &Requester, link: &OutLink, sending: &mut crate::wire::out_link::Sending) {
     link.publish(r.fixed.process, sending);
-}
-
-/// Whether the responder has taken everything up to `ring_end`.
-pub fn was_taken(link: &OutLink, ring_end: u64) -> bool {
-    link.send.lock().as_ref().is_none_or(|s| s.ring.consumed(ring_end))
 }

@@ -3,6 +3,7 @@
 use super::pacing::{self, Work};
 use super::{intervals, local, local_ops, remote, retire, timers};
 use crate::abi::consts::*;
+use crate::device::process::Process;
 use crate::object::qp::{Qp, Requester};
 use crate::object::qp_attr::{PSN_MASK, packets};
 use crate::object::qp_state::{SendPost, send_post};
@@ -67,7 +68,15 @@ pub fn on_timer(qp: &'static Qp) {
         ack_timeout(qp, r);
     }
     pump(qp, r);
-    restart_timer(qp, r, now);
+    if let Some(oldest) = oldest_pending(&r.queue)
+        && peer_is_dead(r)
+    {
+        lost(qp, r, oldest);
+    }
+    let next = [r.queue.hold_until, r.queue.ack_deadline].into_iter().filter(|t| *t != 0).min();
+    if let Some(at) = next {
+        r.fixed.process.timers.set(r.fixed.process, qp, at);
+    }
 }
 
 fn send(qp: &'static Qp, r: &mut Requester) {
@@ -102,7 +111,9 @@ fn send(qp: &'static Qp, r: &mut Requester) {
                     r.queue.rd_outstanding += 1;
                 }
                 r.queue.sent += 1;
-                start_timer(qp, r);
+                if matches!(step, Step::Lost) {
+                    lost(qp, r, counter);
+                }
             }
         }
     }
@@ -172,7 +183,7 @@ fn connected_route(r: &mut Requester) -> Option<Route> {
     match r.queue.route {
         Route::Unknown => {
             r.peer_device?;
-            let route = find_route(r, r.attr.dest_qp_num)?;
+            let route = find_route(r, r.attr.dest_qp_num, true)?;
             r.queue.route = route;
             Some(route)
         }
@@ -184,10 +195,11 @@ fn connected_route(r: &mut Requester) -> Option<Route> {
 }
 
 fn datagram_route(r: &Requester, device: u8, qpn: u32) -> Option<Route> {
-    if device == NOWHERE { None } else { find_route(r, qpn) }
+    if device == NOWHERE { None } else { find_route(r, qpn, false) }
 }
 
-fn find_route(r: &Requester, qpn: u32) -> Option<Route> {
+/// `to_present`: the connection must be to the process that has the QP's slot now. Costs a system call.
+fn find_route(r: &Requester, qpn: u32, to_present: bool) -> Option<Route> {
     let process = r.fixed.process;
     if process.qps.is_local(qpn) {
         return process.qps.find(qpn).map(Route::Local);
@@ -195,7 +207,10 @@ fn find_route(r: &Requester, qpn: u32) -> Option<Route> {
     if qpn >> 24 != 0 {
         return None;
     }
-    process.wire.to(process, slot_of(qpn)).map(Route::Remote)
+    let slot = slot_of(qpn);
+    let link =
+        if to_present { process.wire.to_present(process, slot) } else { process.wire.to(process, slot) };
+    link.map(Route::Remote)
 }
 
 /// Whether an opcode occupies one of the `max_rd_atomic` places while it is answered.
@@ -224,6 +239,7 @@ pub fn rewind(queue: &mut SendQueue, counter: u64) {
         if queue.wqe(c).status == PENDING && takes_rd_slot(queue.wqe(c).opcode) {
             queue.rd_outstanding = queue.rd_outstanding.saturating_sub(1);
         }
+        queue.wqe_mut(c).lost = false;
     }
     queue.sent = counter;
     queue.part = 0;
@@ -232,61 +248,56 @@ pub fn rewind(queue: &mut SendQueue, counter: u64) {
 
 /// A retransmission of everything from the oldest unanswered request on.
 pub fn resend(r: &mut Requester) {
-    let oldest = r.queue.retired;
-    let first = (oldest..r.queue.sent).find(|c| r.queue.wqe(*c).status == PENDING);
-    if let Some(first) = first {
+    if let Some(first) = oldest_pending(&r.queue) {
         r.queue.stats.add(QpCounter::Retries, 1);
         rewind(&mut r.queue, first);
     }
 }
 
-fn start_timer(qp: &'static Qp, r: &mut Requester) {
+/// Nobody took request `counter`: the ACK timer starts.
+pub fn lost(qp: &'static Qp, r: &mut Requester, counter: u64) {
+    r.queue.wqe_mut(counter).lost = true;
     if r.fixed.kind != IBV_QPT_RC || r.queue.ack_deadline != 0 {
         return;
     }
     if let Some(ns) = intervals::ack_timeout_ns(r.attr.timeout) {
         r.queue.ack_deadline = clock::now_ns() + ns;
-        r.queue.timer_mark = r.queue.retired;
         r.fixed.process.timers.set(r.fixed.process, qp, r.queue.ack_deadline);
     }
 }
 
-fn restart_timer(qp: &'static Qp, r: &mut Requester, now: u64) {
-    if r.queue.retired == r.queue.sent {
-        r.queue.ack_deadline = 0;
-    } else if r.queue.ack_deadline != 0 && r.queue.ack_deadline <= now {
-        r.queue.ack_deadline = 0;
-        start_timer(qp, r);
-    }
-    let next = [r.queue.hold_until, r.queue.ack_deadline].into_iter().filter(|t| *t != 0).min();
-    if let Some(at) = next {
-        r.fixed.process.timers.set(r.fixed.process, qp, at);
-    }
+/// The oldest request that was sent and not answered.
+fn oldest_pending(queue: &SendQueue) -> Option<u64> {
+    (queue.retired..queue.sent).find(|c| queue.wqe(*c).status == PENDING)
+}
+
+fn peer_is_dead(r: &Requester) -> bool {
+    matches!(r.queue.route, Route::Remote(link) if link.socket.is_dead())
 }
 
 /// The ACK timer ran out.
 fn ack_timeout(qp: &'static Qp, r: &mut Requester) {
-    if r.queue.retired == r.queue.sent || r.queue.retired != r.queue.timer_mark {
-        return;
-    }
-    // A stopped process (a debugger, a slow machine) is not a dead NIC: hardware would have answered for it.
-    if let Route::Remote(link) = r.queue.route
-        && !link.socket.is_dead()
-        && !remote::was_taken(link, r.queue.wqe(r.queue.retired).ring_end)
-    {
+    r.queue.ack_deadline = 0;
+    let Some(oldest) = oldest_pending(&r.queue) else { return };
+    // Only what is known to be lost is sent again. A stopped process (a debugger, a slow machine) is not a dead NIC:
+    // hardware would have answered for it.
+    if !r.queue.wqe(oldest).lost && !peer_is_dead(r) {
         return;
     }
     if r.queue.retries_left == 0 {
-        let oldest = r.queue.retired;
         retire::fail(r, oldest, IBV_WC_RETRY_EXC_ERR);
-        retire::retire(qp, r);
-        return;
+        return retire::retire(qp, r);
     }
     r.queue.retries_left -= 1;
     resend(r);
 }
 
-/// Has the queues of a QP that went into error flushed by somebody who holds no lock.
-pub fn flush_soon(qp: &'static Qp, process: &'static crate::device::process::Process) {
+/// Has the timer look at a QP as soon as nobody holds a lock: its peer may be gone.
+pub fn look_soon(qp: &'static Qp, process: &'static Process) {
     process.timers.set(process, qp, timers::NOW);
+}
+
+/// Has the queues of a QP that went into error flushed by somebody who holds no lock.
+pub fn flush_soon(qp: &'static Qp, process: &'static Process) {
+    look_soon(qp, process);
 }

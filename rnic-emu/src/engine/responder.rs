@@ -30,8 +30,10 @@ pub enum Verdict {
     Nak(u8),
     /// Requests before it are missing; this PSN was expected.
     Gap(u32),
-    /// Nobody there to serve it, or nothing to say.
+    /// Nobody there to serve it.
     Lost,
+    /// Nothing to say: it was served before, or its fate has been told already.
+    Silent,
 }
 
 /// Serves one record from another process' ring.
@@ -169,9 +171,9 @@ fn admit(qp: &'static Qp, r: &mut Responder, p: &Packet) -> Result<(), Verdict> 
     if p.kind == RC {
         match psn_distance(p.psn, r.expected_psn) {
             0 => {}
-            // Sent twice after a timeout: it was served, and its answer is on the way.
-            ..0 => return Err(Verdict::Lost),
-            _ if r.gap_reported => return Err(Verdict::Lost),
+            // Sent twice: it was served, and its answer is on the way.
+            ..0 => return Err(Verdict::Silent),
+            _ if r.gap_reported => return Err(Verdict::Silent),
             _ => {
                 r.gap_reported = true;
                 return Err(Verdict::Gap(r.expected_psn));
@@ -180,7 +182,7 @@ fn admit(qp: &'static Qp, r: &mut Responder, p: &Packet) -> Result<(), Verdict> 
     }
     // Chunks of a message come in order; one that does not belong is the rest of a message already given up.
     let continues = r.partial.is_some_and(|m| m.psn == p.psn && m.offset == p.offset);
-    if p.offset != 0 && !continues { Err(Verdict::Lost) } else { Ok(()) }
+    if p.offset != 0 && !continues { Err(Verdict::Silent) } else { Ok(()) }
 }
 
 fn conclude(qp: &'static Qp, r: &mut Responder, p: &Packet, verdict: Verdict) -> Verdict {

@@ -85,6 +85,11 @@ impl QpTable {
         self.at(index_of(qpn))
     }
 
+    /// Every QP there is.
+    pub fn all(&self) -> impl Iterator<Item = &'static Qp> + '_ {
+        (0..self.entries.len()).filter_map(|i| self.at(i))
+    }
+
     /// The QP at this index.
     #[inline]
     pub fn at(&self, index: usize) -> Option<&'static Qp> {

@@ -44,8 +44,8 @@ pub struct SendWqe {
     pub n_sge: u16,
     /// It completed, with this `ibv_wc_status`; [`PENDING`] before.
     pub status: u8,
-    /// End of its last record in the ring to the peer.
-    pub ring_end: u64,
+    /// Nobody took it: only the ACK timer will do something about it.
+    pub lost: bool,
     /// When the responder may see it; 0 for at once.
     pub deliver_at: u64,
     /// When the program may see its completion; 0 for at once.
@@ -105,9 +105,7 @@ pub struct SendQueue {
     pub rnr_left: u8,
     /// Nothing is sent before this time (RNR wait); 0 for none.
     pub hold_until: u64,
-    /// `retired` when the ACK timer was started.
-    pub timer_mark: u64,
-    /// ACK timer deadline; 0 when not running.
+    /// When the ACK timer runs out; 0 while no request is known to be lost.
     pub ack_deadline: u64,
     /// Where requests go.
     pub route: Route,
@@ -141,7 +139,6 @@ impl SendQueue {
             retries_left: 0,
             rnr_left: 0,
             hold_until: 0,
-            timer_mark: 0,
             ack_deadline: 0,
             route: Route::Unknown,
             draining: false,

@@ -93,7 +93,7 @@ fn sleep(process: &'static Process, now: u64, at_most_ns: u64) {
         if fd.revents != 0 && rendezvous::hear(link.socket.raw()).closed {
             // Answers sent before the peer died still count.
             while link.progress(process) {}
-            link.bury();
+            link.bury(process);
         }
     }
     for (link, fd) in ins.iter().zip(in_fds) {
@@ -110,5 +110,5 @@ fn sleep(process: &'static Process, now: u64, at_most_ns: u64) {
             link.bury();
         }
     }
-    wire.reap();
+    wire.reap(process);
 }

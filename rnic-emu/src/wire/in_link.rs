@@ -1,7 +1,7 @@
 //! Another process' requests to us, and our answers.
 
 use super::memory::{AWAKE, HELPER, Parts, TOTAL};
-use super::packet::{ACK, ATOMIC, CHUNK, DATA, GAP, NAK, Packet, RC, RNR, UC, UD};
+use super::packet::{ABSENT, ACK, ATOMIC, CHUNK, DATA, GAP, NAK, Packet, RC, RNR, UC, UD};
 use super::ring::{Broken, Consumer, Producer};
 use super::socket::Socket;
 use crate::device::process::Process;
@@ -14,6 +14,9 @@ use std::sync::atomic::{Ordering::*, fence};
 
 /// Most requests served before others get their turn.
 const BUDGET: usize = 512;
+
+/// Room for an owed ACK and one more answer, both without payload, and as much again.
+const ANSWER_LINES: usize = 4;
 
 /// A connection from one other process.
 pub struct InLink {
@@ -40,7 +43,7 @@ impl InLink {
         Self { socket: Socket::new(socket), serving: Lock::new(None) }
     }
 
-    /// Ends the connection; when this returns, nobody uses its socket or memory.
+    /// Clears a connection away; when this returns, nobody uses its socket or memory. Only the helper does.
     pub fn bury(&self) {
         self.socket.end();
         *self.serving.lock() = None;
@@ -58,8 +61,8 @@ impl InLink {
             None
         };
         let Some(map) = map else {
-            drop(serving);
-            return self.bury();
+            self.socket.end();
+            return;
         };
         map.keep_from_children();
         // SAFETY: the mapping has TOTAL bytes and is dropped after the rings.
@@ -95,8 +98,8 @@ impl InLink {
                 true
             }
             Err(Broken) => {
-                drop(guard);
-                self.bury();
+                // The helper clears it away.
+                self.socket.end();
                 true
             }
         }
@@ -114,7 +117,7 @@ impl Serving {
         }
         for _ in 0..BUDGET {
             // An answer must always find room before its request is taken.
-            if !self.room_for_answer()? {
+            if !self.room(ANSWER_LINES)? {
                 break;
             }
             let Some((packet, payload)) = self.requests.peek()? else { break };
@@ -123,19 +126,35 @@ impl Serving {
                 return Err(Broken);
             }
             self.one(process, &packet, payload)?;
-            self.requests.advance(&packet);
+            if self.requests.advance(&packet) {
+                self.settle()?;
+            }
             if self.read.is_some() {
                 break;
             }
         }
-        self.flush_ack()?;
-        self.requests.release();
+        self.settle()?;
         Ok(did)
     }
 
-    /// Room for an owed ACK and one more answer, both without payload.
-    fn room_for_answer(&mut self) -> Result<bool, Broken> {
-        self.answers.has_room_for(4)
+    /// Shows the requester what was answered, and only then what was taken: a request that was taken and has no answer
+    /// counts as lost.
+    fn settle(&mut self) -> Result<(), Broken> {
+        self.flush_ack()?;
+        self.answers.publish();
+        self.requests.release();
+        Ok(())
+    }
+
+    /// Whether the answer ring has room. If not, the requester will wake us when it has made some.
+    fn room(&mut self, lines: usize) -> Result<bool, Broken> {
+        if self.answers.has_room_for(lines)? {
+            return Ok(true);
+        }
+        // Say that we wait before looking once more: the requester may just have made room.
+        self.parts.control.answers_stalled.0.store(1, SeqCst);
+        fence(SeqCst);
+        self.answers.has_room_for(lines)
     }
 
     fn one(&mut self, process: &'static Process, p: &Packet, payload: *const u8) -> Result<(), Broken> {
@@ -170,7 +189,8 @@ impl Serving {
             Verdict::Rnr(timer) => self.control(Packet { kind: RNR, flags: timer, ..back }),
             Verdict::Nak(status) => self.control(Packet { kind: NAK, flags: status, ..back }),
             Verdict::Gap(expected) => self.control(Packet { kind: GAP, psn: expected, ..back }),
-            Verdict::More | Verdict::Lost => Ok(()),
+            Verdict::Lost if p.offset == 0 => self.control(Packet { kind: ABSENT, ..back }),
+            Verdict::Lost | Verdict::More | Verdict::Silent => Ok(()),
         }
     }
 
@@ -202,7 +222,7 @@ impl Serving {
                 len,
                 ..Packet::default()
             };
-            if !self.answers.has_room_for(data.size() / super::packet::LINE + 4)? {
+            if !self.room(data.size() / super::packet::LINE + ANSWER_LINES)? {
                 break;
             }
             let mut readable = false;
@@ -226,6 +246,7 @@ impl Serving {
 
     fn publish(&mut self, process: &Process, socket: &Socket) {
         self.answers.publish();
+        // The requester sets its word and then looks at the ring; we write the ring and then look at its word.
         fence(SeqCst);
         let word = &self.parts.control.rouse_requester.0;
         if word.load(Relaxed) != AWAKE && word.swap(AWAKE, SeqCst) == HELPER {

@@ -100,6 +100,18 @@ impl Wire {
         Ok(())
     }
 
+    /// The connection to whoever is at `slot` *now*: one to a predecessor that has died unnoticed is given up.
+    pub fn to_present(&self, process: &'static Process, slot: u8) -> Option<&'static OutLink> {
+        // SAFETY: null, or a leaked box.
+        let existing = unsafe { self.out[usize::from(slot)].load(Acquire).as_ref() };
+        if let Some(link) = existing
+            && link.socket.peer_has_gone()
+        {
+            link.condemn(process);
+        }
+        self.to(process, slot)
+    }
+
     /// The connection to the process at `slot`, made if there is none. `None` if nobody is there.
     pub fn to(&self, process: &'static Process, slot: u8) -> Option<&'static OutLink> {
         let entry = &self.out[usize::from(slot)];
@@ -151,11 +163,11 @@ impl Wire {
     }
 
     /// Closes the sockets of connections that have ended. Only the helper calls this.
-    pub fn reap(&self) {
+    pub fn reap(&self, process: &'static Process) {
         // SAFETY: null, or a leaked box.
         for link in self.out.iter().filter_map(|e| unsafe { e.load(Acquire).as_ref() }) {
             if link.socket.is_dead() && !link.socket.is_closed() {
-                link.bury();
+                link.bury(process);
                 link.socket.close();
             }
         }

@@ -24,6 +24,8 @@ pub struct Control {
     pub rouse_responder: Line,
     /// How the requester wants to be woken when answers come or room appears.
     pub rouse_requester: Line,
+    /// 1 while the responder cannot go on for want of room in the answer ring.
+    pub answers_stalled: Line,
 }
 
 /// A word on a line of its own.

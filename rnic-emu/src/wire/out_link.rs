@@ -69,10 +69,20 @@ impl OutLink {
         })
     }
 
-    /// Ends the connection; when this returns, nobody uses its socket or memory. Requests under way stay unanswered:
-    /// their timers find out.
-    pub fn bury(&self) {
-        self.socket.end();
+    /// Ends the connection. The helper clears it away. Takes no lock that a holder of a send queue may not take. QPs with
+    /// requests under way start their ACK timers: nothing will come back.
+    pub fn condemn(&self, process: &'static Process) {
+        if self.socket.end() {
+            for qp in process.qps.all() {
+                engine::requester::look_soon(qp, process);
+            }
+        }
+    }
+
+    /// Clears a connection away; when this returns, nobody uses its socket or memory. Only the helper, which holds no
+    /// queue, does.
+    pub fn bury(&self, process: &'static Process) {
+        self.condemn(process);
         *self.send.lock() = None;
         *self.receive.lock() = None;
         *self.memory.lock() = None;
@@ -112,11 +122,10 @@ impl OutLink {
     pub fn progress(&self, process: &'static Process) -> bool {
         let mut did = false;
         if let Some(mut receiving) = self.receive.try_lock() {
-            match receiving.as_mut().map(|r| r.take_answers(process)) {
+            match receiving.as_mut().map(|r| r.take_answers(process, &self.socket)) {
                 Some(Ok(any)) => did = any,
                 Some(Err(Broken)) => {
-                    drop(receiving);
-                    self.bury();
+                    self.condemn(process);
                     return true;
                 }
                 None => {}
@@ -147,15 +156,25 @@ impl OutLink {
 }
 
 impl Receiving {
-    fn take_answers(&mut self, process: &'static Process) -> Result<bool, Broken> {
+    fn take_answers(&mut self, process: &'static Process, socket: &Socket) -> Result<bool, Broken> {
         let mut n = 0;
         while n < BUDGET {
             let Some((packet, payload)) = self.ring.peek()? else { break };
             engine::answers::take(process, &packet, payload);
-            self.ring.advance(&packet);
+            if self.ring.advance(&packet) {
+                self.ring.release();
+            }
             n += 1;
         }
         self.ring.release();
+        if n > 0 {
+            fence(SeqCst);
+            let stalled = &self.parts.control.answers_stalled.0;
+            if stalled.load(Relaxed) != 0 && stalled.swap(0, SeqCst) != 0 {
+                process.stats.add(ProcessCounter::BellsRung, 1);
+                socket.rouse_peer();
+            }
+        }
         Ok(n > 0)
     }
 }

@@ -66,6 +66,10 @@ pub const DATA: u8 = 9;
 /// Answer to an atomic.
 pub const ATOMIC: u8 = 10;
 
+/// The request found nobody: no such QP, or one not ready to receive. Hardware says nothing and lets the requester's
+/// timer run out; saying it spares us guessing whether a silent peer is slow or gone.
+pub const ABSENT: u8 = 11;
+
 /// Request kind of a QP type.
 pub fn request_kind(qp_type: u32) -> u8 {
     match qp_type {

@@ -101,16 +101,6 @@ impl Producer {
     pub fn publish(&mut self) {
         self.head_word.0.store(self.head, Release);
     }
-
-    /// Position after the last record.
-    pub fn position(&self) -> u64 {
-        self.head
-    }
-
-    /// Whether the consumer is past `position`.
-    pub fn consumed(&self, position: u64) -> bool {
-        self.tail_word.0.load(Acquire) >= position
-    }
 }
 
 impl Consumer {
@@ -156,14 +146,12 @@ impl Consumer {
         }
     }
 
-    /// Steps over the record `packet`, as [`Self::peek`] returned it.
+    /// Steps over the record `packet`, as [`Self::peek`] returned it. True when it is time to give room back, so that
+    /// the producer need not wait for the end of a long batch.
     #[inline]
-    pub fn advance(&mut self, packet: &Packet) {
+    pub fn advance(&mut self, packet: &Packet) -> bool {
         self.tail += packet.size() as u64;
-        // Give room back in good time: the producer may be waiting for it.
-        if self.tail - self.released >= (RING / 8) as u64 {
-            self.release();
-        }
+        self.tail - self.released >= (RING / 8) as u64
     }
 
     /// Gives the producer everything consumed so far.
@@ -219,7 +207,7 @@ mod tests {
                 let bytes = unsafe { std::slice::from_raw_parts(at, packet.len as usize) };
                 assert!(bytes.iter().all(|b| *b == seen as u8));
                 seen += 1;
-                c.advance(&packet);
+                let _ = c.advance(&packet);
             }
             c.release();
         }

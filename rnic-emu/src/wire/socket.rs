@@ -56,6 +56,13 @@ impl Socket {
         true
     }
 
+    /// Asks the kernel whether the other end is closed, without reading anything.
+    pub fn peer_has_gone(&self) -> bool {
+        let mut p = libc::pollfd { fd: self.raw(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one valid entry.
+        unsafe { libc::poll(&mut p, 1, 0) == 1 && p.revents & (libc::POLLRDHUP | libc::POLLHUP) != 0 }
+    }
+
     /// Wakes the peer's helper.
     pub fn rouse_peer(&self) {
         rendezvous::rouse(self.raw());
