@@ -136,11 +136,11 @@ fn datagrams_carry_a_route_header_and_find_their_way_back() {
         assert!(kit::poll(b.recv_cq).is_none(), "a wrong Q_Key is dropped");
         wr.wr.ud = ibv_send_wr_ud { ah, remote_qpn: b.qpn(), remote_qkey: kit::QKEY };
         assert_eq!(a.post(wr, &mut [a.sge(0, 100)]), 0);
-        let mut wc = b.received();
+        let wc = b.received();
         assert_eq!((wc.byte_len, wc.wc_flags, wc.src_qp), (140, IBV_WC_GRH, a.qpn()));
         assert_eq!(b.memory[40..140], a.memory[..100]);
         let mut back = ibv_ah_attr::default();
-        assert_eq!(c::ah::init_ah_from_wc(b.context, 1, &mut wc, b.memory.as_ptr().cast(), &mut back), 0);
+        assert_eq!(c::ah::init_ah_from_wc(b.context, 1, &wc, b.memory.as_ptr().cast(), &mut back), 0);
         assert_eq!(back.grh.dgid, rnic_emu::device::gid::of_device(0));
         assert_eq!(c::ah::destroy_ah(ah), 0);
     }

@@ -18,7 +18,15 @@ unsafe fn owns_event(event: *mut ibv_async_event) -> bool {
     }
 }
 
+/// Whether a descriptor is the `cmd_fd` of an emulated device.
+fn owns_fd(fd: c_int) -> bool {
+    let wanted = format!("/memfd:{}", emu::stats::FILE_NAME);
+    std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|l| l.to_string_lossy().starts_with(&wanted))
+}
+
 exports! {
+    /// Shares a device by its descriptor: not an emulated one.
+    fn ibv_import_device(fd: c_int) -> *mut ibv_context where owns_fd(fd), else null() => not_supported();
     /// Closes a device.
     fn ibv_close_device(context: *mut ibv_context) -> c_int where owns_context(context), else ENOSYS
         => DeviceContext::close(context);

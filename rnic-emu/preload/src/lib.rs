@@ -11,3 +11,4 @@ mod dispatch;
 mod dlsym;
 mod elf;
 mod next;
+mod rdmacm;
