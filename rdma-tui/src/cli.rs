@@ -21,7 +21,7 @@ Keys: ? in the dashboard lists them.
 Log: what the collector and the command print goes to $XDG_STATE_HOME/rdma-tui.log (~/.local/state without it),
 or to the file of --log.
 Environment: NO_COLOR for no colours; COLORTERM and TERM tell how many there are.
-Exit status: 0 when quit; 1 on failure, 2 on a usage error, 128 + N when ended by signal N.";
+Exit status: that of CMD where it had ended; else 0 when quit, 1 on failure, 2 on a usage error, 128 + N when ended by signal N.";
 
 /// What is this host's RDMA doing right now, what is wrong, what would help: a live dashboard.
 #[derive(Debug, Parser)]

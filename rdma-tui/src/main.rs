@@ -73,12 +73,14 @@ fn dashboard(cli: &Cli) -> Result<ExitCode> {
     input::start(dashboard.shared.inputs()).context("cannot read the keyboard")?;
     let end = dashboard.run(&mut screen, &inputs);
     drop(screen);
-    dashboard.close();
+    // Where the command ended before the reader quit, its status is ours, as a shell's would be.
+    let status = dashboard.command_status();
+    dashboard.close(&inputs);
     if let Some(why) = dashboard.last_words() {
         eprintln!("rdma-tui: {why}");
     }
     match end.context("cannot write to the terminal")? {
-        End::Quit => Ok(ExitCode::SUCCESS),
+        End::Quit => Ok(status.map_or(ExitCode::SUCCESS, |status| ExitCode::from(status as u8))),
         End::Signal(signal) => Ok(ExitCode::from(128_u8.wrapping_add(signal as u8))),
         End::TerminalLost(why) => bail!("the terminal is gone: {why}"),
     }
@@ -142,9 +144,8 @@ fn watch(cli: &Cli) -> Result<World> {
     Workloads::idle(shared.clone()).ask();
     let until = Instant::now() + cli.duration;
     loop {
-        let ended = matches!(shared.read().source.status, Status::Ended(_) | Status::Failed(_));
         let left = until.saturating_duration_since(Instant::now());
-        if ended || left.is_zero() {
+        if shared.has_ended() || left.is_zero() {
             break;
         }
         if let Ok(rdma_tui::feed::Input::Signal(_)) =
@@ -157,10 +158,8 @@ fn watch(cli: &Cli) -> Result<World> {
     if let Some(live) = live {
         live.end();
         // The collector answers with a last sample and the footer.
-        let patience = Instant::now() + Duration::from_secs(3);
-        while Instant::now() < patience
-            && !matches!(shared.read().source.status, Status::Ended(_) | Status::Failed(_))
-        {
+        let patience = Instant::now() + Duration::from_secs(6);
+        while Instant::now() < patience && !shared.has_ended() {
             let _ = inputs.recv_timeout(Duration::from_millis(50));
             shared.take_change();
         }

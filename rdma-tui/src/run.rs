@@ -18,6 +18,9 @@ use crate::view;
 /// Shortest time between two frames that only new data asks for; keys are answered at once.
 const FRAME: Duration = Duration::from_millis(50);
 
+/// Longest wait for a collector to finish: it gives its command five seconds.
+const PATIENCE: Duration = Duration::from_secs(6);
+
 /// What the dashboard acts on.
 pub struct Dashboard {
     /// State.
@@ -225,12 +228,21 @@ impl Dashboard {
             .unwrap_or_else(|| self.folder.join(format!("{stem}.{extension}")))
     }
 
-    /// Ends what was started: a collection, a workload.
-    pub fn close(&self) {
+    /// Ends what was started, a collection and a workload, and waits a moment for the collection's last words.
+    pub fn close(&self, inputs: &Receiver<Input>) {
         self.workloads.stop();
-        if let Some(live) = &self.live {
-            live.end();
+        let Some(live) = &self.live else { return };
+        live.end();
+        let patience = Instant::now() + PATIENCE;
+        while Instant::now() < patience && !self.shared.has_ended() {
+            let _ = inputs.recv_timeout(Duration::from_millis(50));
+            self.shared.take_change();
         }
+    }
+
+    /// The exit status of the command that was watched, where it ended by itself.
+    pub fn command_status(&self) -> Option<i32> {
+        self.shared.read().model.footer.as_ref()?.exit_status
     }
 
     /// How collection ended, for a last word after the screen is gone.

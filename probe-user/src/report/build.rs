@@ -65,6 +65,11 @@ pub fn build(model: &Model, notes: Option<&Notes>, filter: &Filter) -> Report {
     }
 }
 
+/// Why calls of these kinds could not be observed in `process`; `None` where their figures stand, 0 included.
+pub fn unavailable(model: &Model, process: &ProcessModel, calls: &[Call]) -> Option<String> {
+    Visible::new(model).missing(process, calls)
+}
+
 fn build_trace(model: &Model, notes: Option<&Notes>) -> Trace {
     let header = &model.header;
     let footer = model.footer.as_ref();
@@ -167,7 +172,8 @@ fn calls(process: &ProcessModel, which: &[Call], visible: &Visible<'_>) -> Calls
     }
 }
 
-fn latency(histogram: &Histogram, longest_ns: Option<u64>) -> Latency {
+/// Quantiles of `histogram`; `longest_ns` is its longest value where that is known exactly.
+pub fn latency(histogram: &Histogram, longest_ns: Option<u64>) -> Latency {
     // The middle of the last bucket may lie above the longest call known exactly.
     let quantile = |q| Some(histogram.quantile(q)?.min(longest_ns.unwrap_or(u64::MAX)));
     Latency {

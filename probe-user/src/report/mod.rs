@@ -7,6 +7,7 @@ pub mod table;
 mod text;
 pub mod units;
 
-pub use build::{Filter, build};
+pub use build::{Filter, build, latency, unavailable};
 pub use document::*;
+pub use names::errno;
 pub use text::{Layout, write as write_text};

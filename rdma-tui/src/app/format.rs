@@ -120,6 +120,11 @@ fn three_digits(value: f64) -> String {
     }
 }
 
+/// So many of something that is named in the singular.
+pub fn many(n: u64, thing: &str) -> String {
+    format!("{} {thing}{}", count(n as f64), if n == 1 { "" } else { "s" })
+}
+
 /// Cuts `text` to `width` columns, marking the cut.
 pub fn clip(text: &str, width: usize, mark: &str) -> String {
     use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};

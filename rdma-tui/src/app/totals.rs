@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use probe_user::model::Model;
+use probe_user::report::{Latency, latency};
 use probe_user::sample::{Call, CallCount, Device, Histogram, Verdict};
 
 /// The calls that register memory.
@@ -93,6 +94,12 @@ pub fn registration_latency(model: &Model) -> Histogram {
         all.merge(&process.latency(&REGISTRATIONS));
     }
     all
+}
+
+/// Their quantiles.
+pub fn registration_quantiles(model: &Model) -> Latency {
+    let longest = model.processes.values().filter_map(|p| p.longest_ns(&REGISTRATIONS)).max();
+    latency(&registration_latency(model), longest)
 }
 
 /// Failed registrations by errno.

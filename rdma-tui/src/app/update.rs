@@ -55,7 +55,10 @@ impl App {
         match action {
             Action::Quit => return Some(Effect::Quit),
             Action::Help => self.help = if self.help.is_some() { None } else { Some(0) },
-            Action::Back => self.back(),
+            Action::Back => {
+                self.back();
+                self.refresh(world);
+            }
             Action::NextPage => self.go(self.page.next(), world),
             Action::PreviousPage => self.go(self.page.previous(), world),
             Action::Go(page) => self.go(page, world),

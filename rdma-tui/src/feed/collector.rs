@@ -12,7 +12,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_setfl, mknodat, open};
+use rustix::pipe::fcntl_setpipe_size;
 use rustix::process::{Pid, Signal, kill_process};
+
+/// Room in the pipe, bytes: as much as an unprivileged process may ask for, so that a burst of events waits here rather
+/// than in the kernel's ring.
+const PIPE_BYTES: usize = 1 << 20;
 
 /// What is to be watched.
 #[derive(Debug, Clone, Default)]
@@ -97,6 +102,8 @@ impl Collector {
         // Without O_NONBLOCK this would wait for a collector that may never come.
         let reader = open(&pipe, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| system("open the pipe for the trace", e.into()))?;
+        // A pipe that stays at its usual 64 KiB works as well.
+        let _ = fcntl_setpipe_size(&reader, PIPE_BYTES);
         let log_file =
             File::options().append(true).create(true).open(log).map_err(|e| system("open the log", e))?;
         let log_size = log_file.metadata().map_or(0, |m| m.len());

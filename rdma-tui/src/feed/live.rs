@@ -128,8 +128,7 @@ impl Live {
     pub fn end(&self) {
         // Its end has been told on screen already, where it failed before.
         let _ = self.stop_recording();
-        let ended = matches!(self.shared.read().source.status, Status::Ended(_) | Status::Failed(_));
-        if !ended {
+        if !self.shared.has_ended() {
             collector::ask_to_end(self.collector);
         }
     }

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::app::key::Key;
-use crate::app::world::World;
+use crate::app::world::{Status, World};
 
 /// Inputs that may wait for the main loop.
 const WAITING: usize = 1024;
@@ -81,6 +81,11 @@ impl Shared {
     /// Whether the world has changed since the last call.
     pub fn take_change(&self) -> bool {
         self.changed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether nothing more will come.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.read().source.status, Status::Ended(_) | Status::Failed(_))
     }
 
     /// Where other inputs go.

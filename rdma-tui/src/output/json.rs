@@ -88,8 +88,7 @@ fn source(world: &World) -> Json {
 
 fn summary(world: &World) -> Json {
     let sums = totals::of(&world.model);
-    let latency = totals::registration_latency(&world.model);
-    let longest = world.model.processes.values().filter_map(|p| p.longest_ns(&totals::REGISTRATIONS)).max();
+    let latency = totals::registration_quantiles(&world.model);
     json!({
         "processes": world.model.processes.len(),
         "processes_running": sums.alive,
@@ -103,10 +102,10 @@ fn summary(world: &World) -> Json {
             "failed": sums.registrations.failed,
             "bytes": sums.registrations.bytes,
             "latency_ns": {
-                "p50": latency.quantile(0.5),
-                "p90": latency.quantile(0.9),
-                "p99": latency.quantile(0.99),
-                "max": longest,
+                "p50": latency.p50,
+                "p90": latency.p90,
+                "p99": latency.p99,
+                "max": latency.max,
             },
         },
         "deregistration": { "count": sums.deregistrations.entered },

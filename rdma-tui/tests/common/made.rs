@@ -86,7 +86,13 @@ impl Made {
 
     pub fn probe(&mut self, name: &str, place: &str, call: Option<Call>, verdict: Verdict) {
         let t_ns = self.now_ns;
-        self.records.push(Record::Probe(Probe { name: name.into(), place: place.into(), call, t_ns, verdict }));
+        self.records.push(Record::Probe(Probe {
+            name: name.into(),
+            place: place.into(),
+            call,
+            t_ns,
+            verdict,
+        }));
     }
 
     fn object(&mut self) -> u64 {
@@ -99,7 +105,8 @@ impl Made {
             Detail::Mr { length_bytes, .. } if call != Call::DeregMr && errno == 0 => *length_bytes,
             _ => 0,
         };
-        let counters = self.counters.entry(id).or_insert_with(|| ProcessSample { id, ..ProcessSample::default() });
+        let counters =
+            self.counters.entry(id).or_insert_with(|| ProcessSample { id, ..ProcessSample::default() });
         let count: &mut CallCount = counters.calls.entry(call).or_default();
         count.entered += 1;
         count.returned += 1;
@@ -160,7 +167,17 @@ impl Made {
     }
 
     #[expect(clippy::too_many_arguments, reason = "a QP has as many properties")]
-    pub fn qp(&mut self, id: ProcessId, qpn: u32, qp_type: &str, cq: u64, depth: u32, sq_sig_all: bool, peer: &str, to: &[&str]) -> u64 {
+    pub fn qp(
+        &mut self,
+        id: ProcessId,
+        qpn: u32,
+        qp_type: &str,
+        cq: u64,
+        depth: u32,
+        sq_sig_all: bool,
+        peer: &str,
+        to: &[&str],
+    ) -> u64 {
         let qp = self.object();
         let duration = 110_000 + self.dice.below(50_000);
         self.call(
@@ -186,7 +203,14 @@ impl Made {
         );
         let mut from = "RESET";
         for state in to {
-            let mut a = QpAttributes { qp, qpn, attr_mask: 1, from: Some(from.into()), to: Some((*state).into()), ..Default::default() };
+            let mut a = QpAttributes {
+                qp,
+                qpn,
+                attr_mask: 1,
+                from: Some(from.into()),
+                to: Some((*state).into()),
+                ..Default::default()
+            };
             if *state == "RTR" {
                 a.path_mtu_bytes = Some(4096);
                 a.dest_qpn = Some(qpn + 10_000);
@@ -226,7 +250,8 @@ impl Made {
                 }
             }
         }
-        let processes = std::mem::take(&mut self.changed).iter().map(|id| self.counters[id].clone()).collect();
+        let processes =
+            std::mem::take(&mut self.changed).iter().map(|id| self.counters[id].clone()).collect();
         self.records.push(Record::Sample(Sample {
             t_ns: self.now_ns,
             processes,
@@ -240,7 +265,8 @@ impl Made {
     }
 
     pub fn end(mut self, reason: &str) -> Vec<Record> {
-        let footer = Footer { t_ns: self.now_ns, reason: reason.into(), lost: self.lost.clone(), ..Footer::default() };
+        let footer =
+            Footer { t_ns: self.now_ns, reason: reason.into(), lost: self.lost.clone(), ..Footer::default() };
         self.records.push(Record::Footer(footer));
         self.records
     }
@@ -248,9 +274,19 @@ impl Made {
 
 pub fn device(name: &str, driver: &str, emulated: bool) -> Device {
     let names = [
-        "excessive_buffer_overrun_errors", "local_ack_timeout_err", "out_of_sequence", "packet_seq_err",
-        "port_rcv_data", "port_rcv_errors", "port_rcv_packets", "port_xmit_data", "port_xmit_discards",
-        "port_xmit_packets", "port_xmit_wait", "rnr_nak_retry_err", "symbol_error",
+        "excessive_buffer_overrun_errors",
+        "local_ack_timeout_err",
+        "out_of_sequence",
+        "packet_seq_err",
+        "port_rcv_data",
+        "port_rcv_errors",
+        "port_rcv_packets",
+        "port_xmit_data",
+        "port_xmit_discards",
+        "port_xmit_packets",
+        "port_xmit_wait",
+        "rnr_nak_retry_err",
+        "symbol_error",
     ];
     Device {
         name: name.into(),
@@ -265,7 +301,12 @@ pub fn device(name: &str, driver: &str, emulated: bool) -> Device {
             rate_100mbps: 1000,
             active_mtu_bytes: 4096,
             netdev: "ens1f0np0".into(),
-            counters: names.iter().enumerate().map(|(i, n)| ((*n).to_owned(), if i % 3 == 2 { 81_000 } else { 0 })).collect(),
+            gids: Vec::new(),
+            counters: names
+                .iter()
+                .enumerate()
+                .map(|(i, n)| ((*n).to_owned(), if i % 3 == 2 { 81_000 } else { 0 }))
+                .collect(),
         }],
     }
 }
@@ -288,21 +329,29 @@ fn probes(made: &mut Made) {
     {
         made.probe(name, &format!("{library}+0x{:x}", 0x9a30 + i * 0x1d0), Some(call), Verdict::Live);
     }
-    made.probe("ibv_reg_dmabuf_mr", "", Some(Call::RegDmabufMr), Verdict::NotHere { why: "libibverbs 44 has no such function".into() });
+    made.probe(
+        "ibv_reg_dmabuf_mr",
+        "",
+        Some(Call::RegDmabufMr),
+        Verdict::NotHere { why: "libibverbs 44 has no such function".into() },
+    );
     made.probe("kernel:ib_umem_get", "ib_umem_get", Some(Call::KernelPin), Verdict::Live);
     made.probe("kernel:ib_umem_release", "ib_umem_release", Some(Call::KernelUnpin), Verdict::Live);
     made.probe(
         "kernel:ib_uverbs_reg_mr",
         "",
         Some(Call::KernelRegMr),
-        Verdict::Denied { missing: "CAP_PERFMON: run as root, or `setcap cap_bpf,cap_perfmon+ep rdma-probe`".into() },
+        Verdict::Denied {
+            missing: "CAP_PERFMON: run as root, or `setcap cap_bpf,cap_perfmon+ep rdma-probe`".into(),
+        },
     );
 }
 
 /// Two minutes of a host where three things are wrong: memory registered per message, every send signalled, and a
 /// completion queue for each of 256 queue pairs.
 pub fn troubled_host() -> Vec<Record> {
-    let mut made = Made::new("db7", vec![device("mlx5_0", "mlx5_core", false), device("mlx5_1", "mlx5_core", false)]);
+    let mut made =
+        Made::new("db7", vec![device("mlx5_0", "mlx5_core", false), device("mlx5_1", "mlx5_core", false)]);
     made.devices[1].ports[0].state = "DOWN".into();
     made.devices[1].ports[0].netdev = "ens1f1np1".into();
     probes(&mut made);
@@ -340,7 +389,13 @@ pub fn troubled_host() -> Vec<Record> {
             made.register(perf, 0x7f55_0000_0000, 131_072);
         }
         if second == 90 {
-            let qp = Detail::ModifyQp(QpAttributes { qp: 1, qpn: 9999, to: Some("RTR".into()), from: Some("INIT".into()), ..Default::default() });
+            let qp = Detail::ModifyQp(QpAttributes {
+                qp: 1,
+                qpn: 9999,
+                to: Some("RTR".into()),
+                from: Some("INIT".into()),
+                ..Default::default()
+            });
             made.call(store, Call::ModifyQp, 41_000, 110, qp);
         }
         let busy = 20 + made.dice.below(25) + if (50..70).contains(&second) { 60 } else { 0 };
@@ -350,10 +405,21 @@ pub fn troubled_host() -> Vec<Record> {
             made.deregister(store, mr);
         }
         if second % 40 == 0 {
-            let failed = Detail::Mr { mr: 0, pd: 0x77, addr: 0x1000, length_bytes: 1 << 34, access: 7, lkey: 0, rkey: 0, split: RegistrationSplit::default() };
+            let failed = Detail::Mr {
+                mr: 0,
+                pd: 0x77,
+                addr: 0x1000,
+                length_bytes: 1 << 34,
+                access: 7,
+                lkey: 0,
+                rkey: 0,
+                split: RegistrationSplit::default(),
+            };
             made.call(store, Call::RegMr, 31_000, libc::ENOMEM, failed);
         }
-        let sent = 1_000_000_000 + made.dice.below(600_000_000) + if (50..70).contains(&second) { 2_500_000_000 } else { 0 };
+        let sent = 1_000_000_000
+            + made.dice.below(600_000_000)
+            + if (50..70).contains(&second) { 2_500_000_000 } else { 0 };
         made.sample(second, sent);
     }
     made.end("interrupted")
@@ -363,14 +429,24 @@ pub fn troubled_host() -> Vec<Record> {
 pub fn large_host(processes: u32, qps: u32, seconds: u64) -> Vec<Record> {
     let mut made = Made::new("big1", vec![device("mlx5_0", "mlx5_core", false)]);
     probes(&mut made);
-    let ids: Vec<ProcessId> =
-        (0..processes).map(|i| made.process(10_000 + i, &format!("rank-{i}"), &format!("/kubepods/pod{i}"))).collect();
+    let ids: Vec<ProcessId> = (0..processes)
+        .map(|i| made.process(10_000 + i, &format!("rank-{i}"), &format!("/kubepods/pod{i}")))
+        .collect();
     let each = qps / processes.max(1);
     let mut qpn = 1;
     for id in &ids {
         let cq = made.cq(*id, 1024, 0);
         for i in 0..each {
-            made.qp(*id, qpn, "RC", cq, 256, i % 2 == 0, &format!("10.1.{}.{}", i % 200, qpn % 250), &["INIT", "RTR", "RTS"]);
+            made.qp(
+                *id,
+                qpn,
+                "RC",
+                cq,
+                256,
+                i % 2 == 0,
+                &format!("10.1.{}.{}", i % 200, qpn % 250),
+                &["INIT", "RTR", "RTS"],
+            );
             qpn += 1;
         }
     }

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use probe_user::model::ProcessModel;
+use probe_user::report::{Latency, latency, unavailable};
 use probe_user::sample::{Call, Verdict};
 
 use super::super::filter::Field;
@@ -108,6 +109,22 @@ fn of_process<'w>(row: &Row<'w>, f: impl FnOnce(&'w ProcessModel) -> Value<'w>) 
     process(row).map_or(Value::Missing, f)
 }
 
+/// A figure of a process that rests on calls of some kinds: missing where no probe could see them, as in the report.
+fn seen<'w>(
+    world: &'w World,
+    row: &Row<'w>,
+    calls: &[Call],
+    f: impl FnOnce(&'w ProcessModel) -> u64,
+) -> Value<'w> {
+    match process(row) {
+        Some(p) if unavailable(&world.model, p, calls).is_none() => Value::count(f(p)),
+        _ => Value::Missing,
+    }
+}
+
+const CREATE_QP: &[Call] = &[Call::CreateQp];
+const CREATE_CQ: &[Call] = &[Call::CreateCq];
+
 /// Calls per second of some kinds over the last interval.
 fn rate(world: &World, process: &ProcessModel, wanted: impl Fn(Call) -> bool) -> f64 {
     process
@@ -119,8 +136,9 @@ fn rate(world: &World, process: &ProcessModel, wanted: impl Fn(Call) -> bool) ->
         .sum()
 }
 
-fn quantile(row: &Row<'_>, q: f64) -> Value<'static> {
-    Value::of_count(process(row).and_then(|p| p.latency(&REGISTRATIONS).quantile(q)))
+fn quantile(row: &Row<'_>, of: impl FnOnce(&Latency) -> Option<u64>) -> Value<'static> {
+    let latency = process(row).map(|p| latency(&p.latency(&REGISTRATIONS), p.longest_ns(&REGISTRATIONS)));
+    Value::of_count(latency.as_ref().and_then(of))
 }
 
 const PID: Column = figure("pid", "PID", Unit::Id, 7, 0, "process id", |_, r| {
@@ -142,8 +160,8 @@ static PROCESSES: &[Column] = &[
     figure("reg.rate", "REG/S", Unit::PerSecond, 9, 2, "registrations per second, now", |w, r| {
         of_process(r, |p| Value::Number(rate(w, p, |c| REGISTRATIONS.contains(&c))))
     }),
-    figure("reg.count", "REGS", Unit::Count, 7, 1, "registrations so far, failed ones included", |_, r| {
-        of_process(r, |p| Value::count(p.counts(&REGISTRATIONS).entered))
+    figure("reg.count", "REGS", Unit::Count, 7, 1, "registrations so far, failed ones included", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).entered)
     }),
     figure(
         "reg.p99",
@@ -152,19 +170,19 @@ static PROCESSES: &[Column] = &[
         8,
         3,
         "99 of 100 registrations took no longer",
-        |_, r| quantile(r, 0.99),
+        |_, r| quantile(r, |l| l.p99),
     ),
-    figure("mr.live", "MRs", Unit::Count, 6, 1, "memory regions alive", |_, r| {
-        of_process(r, |p| Value::count(p.registrations.population.live))
+    figure("mr.live", "MRs", Unit::Count, 6, 1, "memory regions alive", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.registrations.population.live)
     }),
-    figure("mr.bytes", "PINNED", Unit::Bytes, 9, 2, "bytes registered now", |_, r| {
-        of_process(r, |p| Value::count(p.registrations.bytes.live))
+    figure("mr.bytes", "PINNED", Unit::Bytes, 9, 2, "bytes registered now", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.registrations.bytes.live)
     }),
-    figure("qps", "QPs", Unit::Count, 6, 1, "queue pairs alive", |_, r| {
-        of_process(r, |p| Value::count(p.queues.qp_population.live))
+    figure("qps", "QPs", Unit::Count, 6, 1, "queue pairs alive", |w, r| {
+        seen(w, r, CREATE_QP, |p| p.queues.qp_population.live)
     }),
-    figure("cqs", "CQs", Unit::Count, 6, 2, "completion queues alive", |_, r| {
-        of_process(r, |p| Value::count(p.queues.cq_population.live))
+    figure("cqs", "CQs", Unit::Count, 6, 2, "completion queues alive", |w, r| {
+        seen(w, r, CREATE_CQ, |p| p.queues.cq_population.live)
     }),
     figure("failed", "FAILED", Unit::Count, 7, 0, "calls that failed, of any kind", |_, r| {
         of_process(r, |p| {
@@ -185,20 +203,20 @@ static PROCESSES: &[Column] = &[
 static REGISTRANTS: &[Column] = &[
     PID,
     COMM,
-    figure("reg.count", "REGS", Unit::Count, 7, 0, "registrations so far, failed ones included", |_, r| {
-        of_process(r, |p| Value::count(p.counts(&REGISTRATIONS).entered))
+    figure("reg.count", "REGS", Unit::Count, 7, 0, "registrations so far, failed ones included", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).entered)
     }),
     figure("reg.rate", "REG/S", Unit::PerSecond, 9, 1, "registrations per second, now", |w, r| {
         of_process(r, |p| Value::Number(rate(w, p, |c| REGISTRATIONS.contains(&c))))
     }),
-    figure("reg.failed", "FAILED", Unit::Count, 7, 0, "registrations that failed", |_, r| {
-        of_process(r, |p| Value::count(p.counts(&REGISTRATIONS).failed))
+    figure("reg.failed", "FAILED", Unit::Count, 7, 0, "registrations that failed", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).failed)
     }),
     figure("reg.p50", "p50", Unit::Nanoseconds, 8, 0, "half of the registrations took no longer", |_, r| {
-        quantile(r, 0.5)
+        quantile(r, |l| l.p50)
     }),
     figure("reg.p99", "p99", Unit::Nanoseconds, 8, 0, "99 of 100 registrations took no longer", |_, r| {
-        quantile(r, 0.99)
+        quantile(r, |l| l.p99)
     }),
     figure("reg.max", "MAX", Unit::Nanoseconds, 8, 3, "the longest registration", |_, r| {
         Value::of_count(process(r).and_then(|p| p.longest_ns(&REGISTRATIONS)))
@@ -234,17 +252,17 @@ static REGISTRANTS: &[Column] = &[
             }))
         },
     ),
-    figure("mr.live", "LIVE", Unit::Count, 7, 1, "memory regions alive", |_, r| {
-        of_process(r, |p| Value::count(p.registrations.population.live))
+    figure("mr.live", "LIVE", Unit::Count, 7, 1, "memory regions alive", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.registrations.population.live)
     }),
-    figure("mr.bytes", "PINNED", Unit::Bytes, 9, 2, "bytes registered now", |_, r| {
-        of_process(r, |p| Value::count(p.registrations.bytes.live))
+    figure("mr.bytes", "PINNED", Unit::Bytes, 9, 2, "bytes registered now", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.registrations.bytes.live)
     }),
-    figure("mr.peak", "PEAK", Unit::Bytes, 9, 4, "most bytes registered at once", |_, r| {
-        of_process(r, |p| Value::count(p.registrations.bytes.peak))
+    figure("mr.peak", "PEAK", Unit::Bytes, 9, 4, "most bytes registered at once", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.registrations.bytes.peak)
     }),
-    figure("reg.bytes", "TOTAL", Unit::Bytes, 9, 5, "bytes registered so far", |_, r| {
-        of_process(r, |p| Value::count(p.counts(&REGISTRATIONS).bytes))
+    figure("reg.bytes", "TOTAL", Unit::Bytes, 9, 5, "bytes registered so far", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).bytes)
     }),
 ];
 
@@ -259,7 +277,7 @@ static RANGES: &[Column] = &[
         Row::Range { length_bytes, .. } => Value::count(*length_bytes),
         _ => Value::Missing,
     }),
-    figure("range.uses", "REGISTERED", Unit::Count, 10, 0, "how often it was registered", |_, r| match r {
+    figure("range.uses", "TIMES", Unit::Count, 7, 0, "how often it was registered", |_, r| match r {
         Row::Range { uses, .. } => Value::count(*uses),
         _ => Value::Missing,
     }),
@@ -617,7 +635,7 @@ static COUNTERS: &[Column] = &[
 ];
 
 static PROBES: &[Column] = &[
-    words("probe", "PROBE", 30, 0, "name", |_, r| match *r {
+    words("probe", "PROBE", 26, 0, "name", |_, r| match *r {
         Row::Probe(p) => Value::text(&p.name),
         _ => Value::Missing,
     }),
@@ -645,7 +663,7 @@ static PROBES: &[Column] = &[
             _ => Value::Missing,
         }
     }),
-    words("probe.why", "WHY, AND WHAT TO DO", 40, 1, "the reason of the verdict", |_, r| match *r {
+    words("probe.why", "WHY, AND WHAT TO DO", 30, 1, "the reason of the verdict", |_, r| match *r {
         Row::Probe(p) => match &p.verdict {
             Verdict::NotHere { why } => Value::text(why),
             Verdict::Denied { missing } => Value::text(missing),
@@ -654,7 +672,11 @@ static PROBES: &[Column] = &[
         },
         _ => Value::Missing,
     }),
-    words("probe.place", "PLACE", 40, 4, "file and offset, or kernel symbol", |_, r| match *r {
+    words("probe.place", "PLACE", 34, 2, "file and offset, or kernel symbol", |_, r| match *r {
+        Row::Probe(p) => Value::text(p.place.rsplit('/').next().unwrap_or_default()),
+        _ => Value::Missing,
+    }),
+    words("probe.path", "PATH", 60, 9, "the same with its folder", |_, r| match *r {
         Row::Probe(p) => Value::text(&p.place),
         _ => Value::Missing,
     }),

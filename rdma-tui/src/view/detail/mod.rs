@@ -8,6 +8,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use unicode_width::UnicodeWidthStr;
 
+use probe_user::report::errno;
 use probe_user::sample::{Call, Event};
 
 use crate::app::format::{duration, harmless};
@@ -16,7 +17,6 @@ use crate::app::world::World;
 use crate::theme::Theme;
 
 use super::Context;
-use super::page::errno;
 use super::widgets::{explain, panel::panel, put, wrap};
 
 /// Lines of an opened row, as they are put together.

@@ -1,12 +1,13 @@
 //! A process in full.
 
 use probe_user::model::{ProcessModel, Step};
+use probe_user::report::{errno, latency};
 use probe_user::sample::Call;
 
 use crate::app::format::{Unit, clip, count, duration, harmless, number, share};
 
 use super::super::Context;
-use super::{Lines, errno, event_line, name_of};
+use super::{Lines, event_line, name_of};
 
 /// Latest calls shown.
 const EVENTS: usize = 40;
@@ -79,15 +80,20 @@ fn calls(lines: &mut Lines, process: &ProcessModel, context: Context<'_>) {
     lines.spans(vec![(head, theme.dim())]);
     for (call, stats) in &process.calls {
         let n = stats.count();
-        let latency = stats.latency();
-        let q = |q| latency.quantile(q).map_or("-".to_owned(), |ns| duration(ns as f64));
-        let longest = stats.longest_ns().map_or("-".to_owned(), |ns| duration(ns as f64));
+        let latency = latency(&stats.latency(), stats.longest_ns());
+        let ns = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| duration(ns as f64));
         lines.spans(vec![
             (format!("  {:<22}", clip(&name_of(*call), 21, "…")), theme.series(0)),
             (format!("{:>9}", count(n.entered as f64)), theme.text()),
             (format!("{:>9}", count(n.failed as f64)), if n.failed > 0 { theme.bad() } else { theme.dim() }),
             (
-                format!("{:>11}{:>11}{:>11}{:>12}", q(0.5), q(0.99), longest, duration(n.total_ns as f64)),
+                format!(
+                    "{:>11}{:>11}{:>11}{:>12}",
+                    ns(latency.p50),
+                    ns(latency.p99),
+                    ns(latency.max),
+                    duration(n.total_ns as f64)
+                ),
                 theme.text(),
             ),
         ]);

@@ -1,12 +1,13 @@
 //! A queue pair or completion queue in full.
 
 use probe_user::model::{Cq, ProcessModel, Qp};
+use probe_user::report::errno;
 use probe_user::sample::{Detail, Event};
 
-use crate::app::format::{Unit, count, duration, harmless, number};
+use crate::app::format::{Unit, count, duration, harmless, many, number};
 
 use super::super::Context;
-use super::{Lines, errno, event_line};
+use super::{Lines, event_line};
 
 /// Latest calls shown.
 const EVENTS: usize = 40;
@@ -53,7 +54,7 @@ pub fn qp(process: &ProcessModel, qp: &Qp, context: Context<'_>) -> Lines {
     for (name, cq) in [("send CQ", qp.send_cq), ("receive CQ", qp.recv_cq)] {
         if cq != 0 {
             let sharers = process.queues.cqs().get(&cq).map_or(0, |cq| cq.qps.live);
-            lines.fact(name, format!("0x{cq:x}, {sharers} QPs on it"), theme);
+            lines.fact(name, format!("0x{cq:x}, {} on it", many(sharers, "QP")), theme);
         }
     }
     if qp.srq != 0 {

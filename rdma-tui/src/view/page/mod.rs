@@ -9,8 +9,6 @@ pub mod queues;
 pub mod registration;
 pub mod workloads;
 
-pub use registration::errno;
-
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;

@@ -14,7 +14,7 @@ pub fn draw(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let (top, rest) = super::split_top(area, (lines + framed).clamp(4, area.height / 2));
     devices(buf, top, context);
     let what = if context.world.model.devices.is_empty() {
-        "no RDMA device on this host (cargo xtask emu gives it an emulated one)"
+        "the recording names no RDMA device; where there is none, cargo xtask emu gives one"
     } else {
         "the devices' counters could not be read, or there are none"
     };
@@ -25,7 +25,7 @@ fn devices(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let Context { world, theme, .. } = context;
     let inside = panel(buf, area, "Devices and ports", "", theme);
     if world.model.devices.is_empty() {
-        explain(buf, inside, "no data: no RDMA device on this host", theme.dim());
+        explain(buf, inside, "no data: the recording names no RDMA device", theme.dim());
         return;
     }
     let mut y = inside.y;

@@ -44,7 +44,7 @@ fn devices(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         explain(
             buf,
             inside,
-            "no data: no RDMA device on this host\n(cargo xtask emu gives it an emulated one)",
+            "no data: the recording names no RDMA device;\nwhere there is none, cargo xtask emu gives one",
             theme.dim(),
         );
         return;

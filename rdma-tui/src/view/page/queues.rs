@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::app::format::{Unit, count, number};
+use crate::app::format::{Unit, count, many, number};
 use crate::app::table::TableId;
 use crate::app::totals;
 
@@ -56,7 +56,7 @@ fn summary(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         Fact::new("grouped", group.title()),
     ];
     if older > 0 {
-        list.push(Fact::new("older", format!("{} QPs than the recording", count(older as f64))));
+        list.push(Fact::new("older", format!("{} than the recording", many(older, "QP"))));
     }
     facts(buf, inside, &list, theme);
 }

@@ -4,6 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use probe_user::model::{Part, SplitTotals};
+use probe_user::report::errno;
 
 use crate::app::format::{Unit, count, duration, number, share};
 use crate::app::table::TableId;
@@ -60,15 +61,14 @@ fn why_none(context: Context<'_>) -> String {
 fn cost(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let Context { world, theme, .. } = context;
     let inside = panel(buf, area, "Cost", "", theme);
-    let latency = totals::registration_latency(&world.model);
+    let latency = totals::registration_quantiles(&world.model);
     let sums = totals::of(&world.model);
     let all = sums.registrations;
     if all.entered == 0 {
         explain(buf, inside, &super::nothing_yet(context, &why_none(context)), theme.dim());
         return;
     }
-    let q = |q: f64| latency.quantile(q).map_or("-".into(), |ns| duration(ns as f64));
-    let longest = world.model.processes.values().filter_map(|p| p.longest_ns(&totals::REGISTRATIONS)).max();
+    let ns = |ns: Option<u64>| ns.map_or("-".into(), |ns| duration(ns as f64));
     let failed = if all.failed > 0 {
         let errnos = totals::registration_errnos(&world.model);
         let names: Vec<String> =
@@ -89,10 +89,10 @@ fn cost(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         )
         .styled(theme.strong()),
         failed,
-        Fact::new("p50", q(0.5)),
-        Fact::new("p90", q(0.9)),
-        Fact::new("p99", q(0.99)).styled(theme.strong()),
-        Fact::new("max", longest.map_or("-".into(), |ns| duration(ns as f64))),
+        Fact::new("p50", ns(latency.p50)),
+        Fact::new("p90", ns(latency.p90)),
+        Fact::new("p99", ns(latency.p99)).styled(theme.strong()),
+        Fact::new("max", ns(latency.max)),
         Fact::new(
             "per page",
             if pages.0 > 0 {
@@ -218,28 +218,4 @@ fn rate(buf: &mut Buffer, place: Rect, context: Context<'_>) {
     let columns =
         world.history.columns(app.window.ns(), area::columns(inside), |p| p.per_second(p.registrations));
     area::area(buf, inside, &columns, Unit::PerSecond, theme);
-}
-
-/// An errno by name, where it is a usual one.
-pub fn errno(errno: i32) -> String {
-    match errno {
-        -1 => "unknown errno".to_owned(),
-        libc::EPERM => "EPERM".to_owned(),
-        libc::ENOENT => "ENOENT".to_owned(),
-        libc::EAGAIN => "EAGAIN".to_owned(),
-        libc::ENOMEM => "ENOMEM".to_owned(),
-        libc::EACCES => "EACCES".to_owned(),
-        libc::EFAULT => "EFAULT".to_owned(),
-        libc::EBUSY => "EBUSY".to_owned(),
-        libc::ENODEV => "ENODEV".to_owned(),
-        libc::EINVAL => "EINVAL".to_owned(),
-        libc::EMFILE => "EMFILE".to_owned(),
-        libc::ENOSPC => "ENOSPC".to_owned(),
-        libc::ENOSYS => "ENOSYS".to_owned(),
-        libc::EOPNOTSUPP => "EOPNOTSUPP".to_owned(),
-        libc::ETIMEDOUT => "ETIMEDOUT".to_owned(),
-        libc::ECONNREFUSED => "ECONNREFUSED".to_owned(),
-        libc::EHOSTUNREACH => "EHOSTUNREACH".to_owned(),
-        other => format!("errno {other}"),
-    }
 }

@@ -4,6 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use crate::app::format::many;
 use crate::app::table::{Column, Row, RowKey, TableState, columns, row};
 use crate::app::value::Value;
 use crate::app::world::World;
@@ -32,7 +33,7 @@ pub fn table(
     }
     let body = Rect::new(area.x, area.y + 1, area.width, area.height - 1);
     state.height.set(body.height.into());
-    let chosen = fit(columns(state.table), area.width.saturating_sub(2), state.sort);
+    let chosen = fit(columns(state.table), area.width.saturating_sub(3), state.sort);
     heading(buf, area, &chosen, state, theme);
     if state.rows.is_empty() {
         let text = match state.unfiltered {
@@ -85,7 +86,11 @@ fn lines(state: &TableState, world: &World, height: usize) -> Vec<Line> {
             }
             if let Some(column) = group {
                 let title = group_title(column, key, world);
-                if last.as_ref() != Some(&title) && lines.len() + 1 < height {
+                if last.as_ref() != Some(&title) {
+                    // A heading without a row under it says nothing.
+                    if lines.len() + 2 > height {
+                        break;
+                    }
                     lines.push(Line::Group(title.clone()));
                     last = Some(title);
                 }
@@ -106,15 +111,19 @@ fn group_title(column: &Column, key: &RowKey, world: &World) -> String {
     let value = (column.get)(world, &row).show(column.unit);
     match (column.key, row) {
         ("pid", Row::Qp(process, _)) => format!(
-            "{} {}  {} QPs on {} CQs",
+            "{} {}  {} on {}",
             process.info.id.pid,
             crate::app::format::harmless(&process.info.comm),
-            process.queues.qp_population.live,
-            process.queues.cq_population.live
+            many(process.queues.qp_population.live, "QP"),
+            many(process.queues.cq_population.live, "CQ")
         ),
         ("qp.cq", Row::Qp(process, qp)) => {
             let sharers = process.queues.cqs().get(&qp.send_cq).map_or(0, |cq| cq.qps.live);
-            format!("CQ {value} of {}  {sharers} QPs", crate::app::format::harmless(&process.info.comm))
+            format!(
+                "CQ {value} of {}  {}",
+                crate::app::format::harmless(&process.info.comm),
+                many(sharers, "QP")
+            )
         }
         ("qp.peer", _) => format!("peer {value}"),
         _ => value,

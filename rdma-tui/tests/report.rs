@@ -1,0 +1,150 @@
+//! Every figure on screen is the report's: same trace, same moment, same number.
+
+mod common;
+
+use std::path::Path;
+
+use probe_user::replay::{Window, replay};
+use probe_user::report::{self, Filter, Report};
+use probe_user::trace::Reader;
+use rdma_tui::feed;
+use rdma_tui::output::json;
+use serde_json::Value;
+
+fn report_of(path: &Path) -> Report {
+    let model = replay(Reader::open(path).unwrap(), Window::default()).unwrap();
+    report::build(&model, None, &Filter::default())
+}
+
+fn table<'a>(shown: &'a Value, name: &str) -> &'a Vec<Value> {
+    shown["tables"][name].as_array().unwrap()
+}
+
+fn row_of<'a>(rows: &'a [Value], pid: u32) -> &'a Value {
+    rows.iter().find(|row| row["pid"] == pid).unwrap_or_else(|| panic!("pid {pid} is not shown"))
+}
+
+fn check(path: &Path) {
+    let report = serde_json::to_value(report_of(path)).unwrap();
+    let world = feed::replay::load(path, None).unwrap();
+    let shown = json::everything(&world);
+    let processes = report["processes"].as_array().unwrap();
+    assert!(!processes.is_empty());
+
+    for of_report in processes {
+        let pid = u32::try_from(of_report["pid"].as_u64().unwrap()).unwrap();
+        let process = row_of(table(&shown, "processes"), pid);
+        let (reg, queues) = (&of_report["registration"], &of_report["queues"]);
+        for (field, figure) in [
+            ("comm", &of_report["comm"]),
+            ("reg.count", &reg["count"]),
+            ("mr.live", &reg["live"]),
+            ("mr.bytes", &reg["live_bytes"]),
+            ("qps", &queues["qp_live"]),
+            ("cqs", &queues["cq_live"]),
+        ] {
+            assert_eq!(&process[field], figure, "processes, pid {pid}: {field}");
+        }
+        if reg["count"].as_u64().unwrap_or(0) > 0 {
+            let registrant = row_of(table(&shown, "registration"), pid);
+            for (field, figure) in [
+                ("reg.count", &reg["count"]),
+                ("reg.failed", &reg["failed"]),
+                ("reg.p50", &reg["latency_ns"]["p50"]),
+                ("reg.p99", &reg["latency_ns"]["p99"]),
+                ("reg.max", &reg["latency_ns"]["max"]),
+                ("reg.kernel", &reg["split"]["kernel_share"]),
+                ("mr.live", &reg["live"]),
+                ("mr.bytes", &reg["live_bytes"]),
+                ("mr.peak", &reg["peak_bytes"]),
+                ("reg.bytes", &reg["bytes"]),
+            ] {
+                assert_eq!(&registrant[field], figure, "registration, pid {pid}: {field}");
+            }
+            let per_page = (registrant["reg.page"].as_f64(), reg["pages"]["mean_ns_per_page"].as_f64());
+            assert_eq!(per_page.0, per_page.1, "pid {pid}: per page");
+        }
+        check_queues(&shown, of_report, pid);
+    }
+    check_totals(&shown, &report);
+}
+
+fn check_queues(shown: &Value, of_report: &Value, pid: u32) {
+    let reported: Vec<&Value> = of_report["queues"]["qps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|qp| qp["destroyed_ns"].is_null())
+        .collect();
+    let rows: Vec<&Value> = table(shown, "qps").iter().filter(|row| row["pid"] == pid).collect();
+    assert_eq!(rows.len(), reported.len(), "pid {pid}: queue pairs");
+    for qp in reported {
+        let row = rows.iter().find(|row| row["qpn"] == qp["qpn"]).expect("every QP of the report is shown");
+        let known = !qp["created_ns"].is_null();
+        for (field, figure) in [
+            ("qp.type", &qp["qp_type"]),
+            ("qp.state", &qp["state"]),
+            ("qp.mtu", &qp["path_mtu_bytes"]),
+            ("qp.rnr_retry", &qp["rnr_retry"]),
+            ("qp.retry", &qp["retry_cnt"]),
+        ] {
+            assert_eq!(&row[field], figure, "QP {}: {field}", qp["qpn"]);
+        }
+        if known {
+            assert_eq!(row["qp.depth"], qp["max_send_wr"]);
+            assert_eq!(row["qp.inline"], qp["max_inline_bytes"]);
+            assert_eq!(row["qp.signal_all"] == "yes", qp["sq_sig_all"] == true);
+        }
+    }
+}
+
+fn check_totals(shown: &Value, report: &Value) {
+    let sum = |section: &str, key: &str| -> u64 {
+        report["processes"].as_array().unwrap().iter().filter_map(|p| p[section][key].as_u64()).sum()
+    };
+    let totals = &shown["totals"];
+    assert_eq!(totals["registration"]["count"], sum("registration", "count"));
+    assert_eq!(totals["registration"]["failed"], sum("registration", "failed"));
+    assert_eq!(totals["registration"]["bytes"], sum("registration", "bytes"));
+    assert_eq!(totals["deregistration"]["count"], sum("deregistration", "count"));
+    assert_eq!(totals["mr_bytes_live"], sum("registration", "live_bytes"));
+    assert_eq!(totals["qps_live"], sum("queues", "qp_live"));
+    assert_eq!(shown["lost"]["ring_events"], report["lost"]["ring_events"]);
+    assert_eq!(shown["source"]["duration_ns"], report["trace"]["duration_ns"]);
+    assert_eq!(table(shown, "probes").len(), report["probes"].as_array().unwrap().len());
+}
+
+#[test]
+fn a_made_trace_shows_the_figures_of_its_report() {
+    let folder = tempfile::tempdir().unwrap();
+    check(&common::file(folder.path(), "troubled.trace", &common::made::troubled_host()));
+}
+
+#[test]
+fn recorded_traces_show_the_figures_of_their_reports() {
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/traces")).unwrap() {
+        check(&entry.unwrap().path());
+    }
+}
+
+#[test]
+fn a_moment_in_the_middle_is_the_trace_cut_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = common::made::troubled_host();
+    let path = common::file(folder.path(), "whole.trace", &records);
+    let middle = feed::replay::load(&path, Some(60)).unwrap();
+    assert_eq!(middle.source.moment, 60);
+
+    let mut cut = Vec::new();
+    let mut samples = 0;
+    for record in records {
+        samples += u64::from(matches!(record, probe_user::sample::Record::Sample(_)));
+        cut.push(record);
+        if samples == 60 {
+            break;
+        }
+    }
+    let cut = common::world(&cut);
+    assert_eq!(middle.model, cut.model);
+    assert_eq!(middle.history.last(), cut.history.last());
+}
