@@ -43,7 +43,7 @@ pub fn compare(bench: &Bench, workload: &dyn Workload, progress: &mut Progress) 
     let before = truth::total();
     let mut effects = Vec::new();
     let mut variants: BTreeMap<String, VariantOutcome> = BTreeMap::new();
-    let mut setup: Vec<String> = Vec::new();
+    let mut setup = Notes::new();
     for (at, comparison) in about.comparisons.iter().enumerate() {
         interrupt::check()?;
         let label =
@@ -72,18 +72,21 @@ pub fn compare(bench: &Bench, workload: &dyn Workload, progress: &mut Progress) 
         effects,
         variants,
         findings,
-        setup,
+        setup: setup.into_iter().map(|(note, keys)| format!("{}: {note}", keys.join(", "))).collect(),
         ground_truth: truth::total() - before,
         probes: None,
     })
 }
 
+/// What trials say of their set-up, and which variants say it.
+type Notes = Vec<(String, Vec<&'static str>)>;
+
 fn one(
     bench: &Bench,
     workload: &dyn Workload,
-    comparison: &Comparison,
+    comparison: &'static Comparison,
     variants: &mut BTreeMap<String, VariantOutcome>,
-    setup: &mut Vec<String>,
+    setup: &mut Notes,
     step: &mut dyn FnMut(&str),
 ) -> Result<Effect> {
     step("setting up");
@@ -101,9 +104,10 @@ fn one(
     })?;
     for (counted, key) in [(&baseline, comparison.baseline), (&optimised, comparison.optimised)] {
         for note in counted.trial.notes() {
-            let line = format!("{key}: {note}");
-            if !setup.contains(&line) {
-                setup.push(line);
+            match setup.iter_mut().find(|(text, _)| *text == note) {
+                Some((_, keys)) if !keys.contains(&key) => keys.push(key),
+                Some(_) => {}
+                None => setup.push((note, vec![key])),
             }
         }
     }

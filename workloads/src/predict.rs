@@ -223,6 +223,12 @@ pub fn alone(name: &str, case: &Case) -> Result<Option<Modelled>> {
     modelled(&profile(name)?, &spec).map(Some)
 }
 
+/// What the model says of registering memory, in nanoseconds: registering and deregistering `bytes` of pages of `page` bytes.
+pub fn registration(name: &str, bytes: u64, page: u64) -> Result<(f64, f64)> {
+    let cost = model::registration_cost(&profile(name)?, model::Region { bytes, page });
+    Ok((model::time::to_ns(cost.register), model::time::to_ns(cost.deregister)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

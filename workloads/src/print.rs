@@ -216,6 +216,13 @@ pub fn sweep(about: &About, points: &[Point]) -> String {
     format!("{}{skipped}", indent(&table.render()))
 }
 
+/// Rate and median latency by the wall clock.
+fn measured(variant: &VariantOutcome) -> String {
+    let latency = variant.summary.latency_ns.as_ref();
+    let latency = latency.map_or(String::new(), |latency| format!(" at p50 {}", time(latency.p50 as f64)));
+    format!("{}{latency}", rate(variant.summary.ops_per_s))
+}
+
 /// The claims table over several workloads.
 pub fn claims(results: &[Result<Outcome, Failed>]) -> String {
     let mut out = String::from("CLAIMS\n");
@@ -243,12 +250,11 @@ pub fn claims(results: &[Result<Outcome, Failed>]) -> String {
         };
         line("claim", &outcome.claim);
         for variant in [&outcome.baseline, &outcome.optimised] {
-            let mut text =
-                format!("{}: {} by the wall clock", variant.variant, rate(variant.summary.ops_per_s));
-            if let Some(model) = &variant.modelled {
-                text.push_str(&format!("; in modelled time {}", modelled(model)));
+            // Where the verdict is the model's, its figures are the ones that belong beside it.
+            match variant.modelled.as_ref().filter(|_| outcome.standing == Standing::Modelled) {
+                Some(model) => line("model", &format!("{}: {}", variant.variant, modelled(model))),
+                None => line("here", &format!("{}: {}", variant.variant, measured(variant))),
             }
-            line("here", &text);
         }
         for effect in &outcome.effects {
             line("verdict", &format!("{}: {}", effect.title, effect.verdict));

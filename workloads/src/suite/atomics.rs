@@ -111,7 +111,8 @@ impl Workload for Atomics {
     }
 
     fn case(&self, bench: &Bench, variant: &str, _value: Option<u64>) -> Result<Option<Case>> {
-        Ok(plain(bench, variant)?.map(Case::of))
+        // A core for each client: the NIC's atomic unit is the question, not one thread's speed.
+        Ok(plain(bench, variant)?.map(|load| Case { threads: CLIENTS, ..Case::of(load) }))
     }
 
     fn demonstrate(&self, bench: &Bench) -> Result<Vec<Finding>> {
