@@ -7,7 +7,7 @@ use crate::device::{Device, DeviceKind, DeviceLabel};
 use crate::error::{self, usage};
 use crate::exchange::Wire;
 use crate::outcome::{Outcome, clock};
-use crate::output::{emit, json};
+use crate::output::{emit, json, note};
 use crate::probe::{self, Checked};
 use crate::progress::Progress;
 use crate::suite::{self, Finding, Workload};
@@ -65,7 +65,7 @@ fn device(common: &Common) -> Result<Device> {
         Some(device) => device,
         None => {
             if !emulated::is_loaded() {
-                eprintln!("rdma-workload: no usable RDMA device here; using the emulated RNIC");
+                note!("no usable RDMA device here; using the emulated RNIC");
             }
             match emulated::start_over(common.profile.as_deref())? {}
         }
@@ -109,10 +109,10 @@ fn serve(device: &Device, common: &Common) -> Result<()> {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind(("0.0.0.0", port)))
         .with_context(|| format!("listening on TCP port {port}; choose another with --port"))?;
-    eprintln!("rdma-workload: serving {} on TCP port {port}", device.info.name);
+    note!("serving {} on TCP port {port}", device.info.name);
     let mut wire = Wire::accept(&listener)?;
     let before = truth::total();
-    eprintln!("rdma-workload: {} connected", wire.peer());
+    note!("{} connected", wire.peer());
     responder::serve(device, &mut wire)?;
     let served = Served { served: wire.peer(), ground_truth: truth::total() - before };
     emit(common.output.as_deref(), &json(&served)?)

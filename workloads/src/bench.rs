@@ -25,6 +25,8 @@ pub struct Options {
     pub seconds: f64,
     /// Pairs of runs per comparison.
     pub pairs: usize,
+    /// Draws from the model's uncertain parameters per prediction.
+    pub draws: u32,
     /// Profile of the emulated device and the model.
     pub profile: Option<String>,
 }
@@ -38,6 +40,7 @@ impl Default for Options {
             memory: None,
             seconds: 6.0,
             pairs: 9,
+            draws: 40,
             profile: None,
         }
     }
@@ -63,6 +66,9 @@ impl Options {
         }
         if self.pairs == 0 || self.pairs > 999 {
             return Err(usage(format!("--pairs {} is out of range; give 1 to 999", self.pairs)));
+        }
+        if self.draws == 0 || self.draws > 10_000 {
+            return Err(usage(format!("--draws {} is out of range; give 1 to 10000", self.draws)));
         }
         Ok(())
     }

@@ -105,6 +105,9 @@ pub struct Common {
     /// Pairs of runs per comparison; fewer than 6 cannot give a 95 % interval
     #[arg(long, default_value_t = 9)]
     pub pairs: usize,
+    /// Draws from the model's uncertain parameters per prediction, on the emulated device
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub draws: u32,
     /// A quarter of the time: for slow machines and virtual ones
     #[arg(long)]
     pub quick: bool,
@@ -137,6 +140,7 @@ impl Common {
             memory: self.memory,
             seconds,
             pairs: if sweeping { self.pairs.min(5) } else { self.pairs },
+            draws: self.draws,
             profile: self.profile.clone(),
         }
     }

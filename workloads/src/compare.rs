@@ -174,7 +174,7 @@ pub fn sweep(
     progress: &mut Progress,
 ) -> Result<Vec<Point>> {
     let about = workload.about();
-    let mut points = Vec::new();
+    let (mut points, mut first_error) = (Vec::new(), None);
     for variant in
         about.variants.iter().filter(|variant| only.is_empty() || only.iter().any(|key| key == variant.key))
     {
@@ -188,10 +188,22 @@ pub fn sweep(
             interrupt::check()?;
             let shown = value.map_or(String::new(), |value| format!(" at {value}"));
             progress.say(&format!("{}: {}{shown}", about.name, variant.key));
-            points.push(point(bench, workload, variant.key, value)?);
+            match point(bench, workload, variant.key, value) {
+                Ok(point) => points.push(point),
+                // One point beyond the device's limits must not cost the others.
+                Err(error) if error::exit_status(&error) <= 2 => {
+                    let skipped = Some(error::one_line(&error));
+                    points.push(Point { skipped, ..Point::empty(variant.key, value) });
+                    first_error.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
-    Ok(points)
+    match first_error {
+        Some(error) if points.iter().all(|point| point.outcome.is_none()) => Err(error),
+        _ => Ok(points),
+    }
 }
 
 impl Point {
@@ -202,14 +214,7 @@ impl Point {
 }
 
 fn point(bench: &Bench, workload: &dyn Workload, key: &str, value: Option<u64>) -> Result<Point> {
-    let mut counted = match Counted::open(bench, workload, key, value) {
-        Ok(counted) => counted,
-        // One point beyond the device's limits must not cost the others.
-        Err(error) if error::exit_status(&error) <= 2 => {
-            return Ok(Point { skipped: Some(error::one_line(&error)), ..Point::empty(key, value) });
-        }
-        Err(error) => return Err(error),
-    };
+    let mut counted = Counted::open(bench, workload, key, value)?;
     let plan = bench.options.plan();
     let summary = measure::measure(plan, |budget| counted.run(budget))?;
     let outcome = figures(bench, workload, key, value, summary, counted.truth)?;

@@ -2,6 +2,7 @@
 
 use crate::emulated;
 use crate::error::usage;
+use crate::output::note;
 use crate::verbs::{Context, DeviceInfo, Port, device_names};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
@@ -80,7 +81,7 @@ impl Device {
             // A device that cannot be opened or whose port is down is passed over: the next may do.
             match Device::open(name, &names) {
                 Ok(device) => return Ok(Some(device)),
-                Err(error) => eprintln!("rdma-workload: passing over {name}: {error:#}"),
+                Err(error) => note!("passing over {name}: {error:#}"),
             }
         }
         Ok(None)

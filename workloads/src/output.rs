@@ -6,6 +6,15 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
+/// Says something on standard error. Unlike `eprintln!` it does not panic when nobody reads any more.
+macro_rules! note {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "rdma-workload: {}", format_args!($($text)*));
+    }};
+}
+pub(crate) use note;
+
 /// Writes text to a file, or to standard output; a reader that has gone away is the end of the run, not a failure.
 pub fn emit(to: Option<&Path>, text: &str) -> Result<()> {
     if let Some(path) = to {

@@ -13,8 +13,6 @@ use rnic_emu::model::drive::{Memory, Pattern, Waiting};
 use rnic_emu::model::{self, LoadSpec, Profile, drive, predict_range};
 use serde::Serialize;
 
-/// Draws from the uncertain parameters' ranges per prediction: the 5 % and 95 % bounds then rest on two draws each.
-const DRAWS: u32 = 40;
 /// Requests modelled per draw: enough for cache contents to settle and rates to hold within a per cent or so.
 const MEASURED: u64 = 20_000;
 /// Seed of the draws, so that the same question has the same answer.
@@ -164,7 +162,7 @@ pub fn compare(
     let (Some(slow), Some(fast)) = (baseline.spec(), optimised.spec()) else { return Ok(None) };
     let profile = profile(&emulated::profile())?;
     let told = |error| anyhow::Error::new(error).context("asking the timing model");
-    let range = predict_range(&profile, &slow, &fast, DRAWS, SEED).map_err(told)?;
+    let range = predict_range(&profile, &slow, &fast, bench.options.draws, SEED).map_err(told)?;
     Ok(Some(Prediction {
         profile: profile.name().to_owned(),
         ratio: range.ratio,

@@ -74,6 +74,16 @@ impl Buffer {
     /// Allocates `length` bytes of that kind, every page touched. Falls back to the next kind, and says so, when huge pages
     /// cannot be had.
     pub fn allocate(kind: MemoryKind, length: usize) -> Result<Buffer> {
+        // Every page will be touched: the kernel would promise more than it has, and kill somebody when it is claimed.
+        if let Some(available) = super::available_memory()
+            && length as u64 > available
+        {
+            bail!(
+                "{} MiB of memory needed, {} MiB available; make --region or --size smaller",
+                length >> 20,
+                available >> 20
+            );
+        }
         let mut used = kind;
         let mut fallback = None;
         loop {
@@ -301,6 +311,8 @@ mod tests {
     fn nothing_and_too_much_are_refused() {
         assert!(Buffer::allocate(MemoryKind::Aligned, 0).is_err());
         assert!(Buffer::allocate(MemoryKind::Thp, usize::MAX - 100).is_err());
+        let error = Buffer::allocate(MemoryKind::Aligned, 1 << 46).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|text| text.contains("--region")));
     }
 
     #[test]

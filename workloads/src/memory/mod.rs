@@ -19,7 +19,28 @@ pub fn memlock_limit() -> Option<u64> {
 
 /// Memory of this machine in bytes; `None` when the kernel does not tell.
 pub fn total_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    meminfo(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")
+}
+
+/// Memory that can be used without swapping, in bytes, hugetlb pools apart.
+pub fn available_memory() -> Option<u64> {
+    meminfo(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
+}
+
+fn meminfo(text: &str, key: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_of_meminfo_is_found_by_its_whole_name() {
+        let text = "MemTotalled: 1 kB\nMemTotal:    2048 kB\nMemAvailable: many kB\n";
+        assert_eq!(meminfo(text, "MemTotal"), Some(2 << 20));
+        assert_eq!(meminfo(text, "MemAvailable"), None);
+        assert_eq!(meminfo(text, "Nothing"), None);
+    }
 }
