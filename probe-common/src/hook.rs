@@ -123,6 +123,8 @@ pub struct Hook {
     pub size_arg: Option<u8>,
     /// True where no return probe is attached: count the entry, remember nothing.
     pub entry_only: bool,
+    /// True where the return is probed at the function's return instructions, not by replacing its return address.
+    pub by_instruction: bool,
     /// Index of the site in the table of sites.
     pub site: u16,
 }
@@ -143,6 +145,7 @@ impl Hook {
             | (arg_index(self.address_arg) as u64) << 24
             | (arg_index(self.size_arg) as u64) << 28
             | (self.entry_only as u64) << 32
+            | (self.by_instruction as u64) << 33
             | (self.site as u64) << 48
     }
 }
@@ -196,6 +199,11 @@ impl Cookie {
     }
 
     #[inline(always)]
+    pub const fn by_instruction(self) -> bool {
+        self.0 >> 33 & 1 != 0
+    }
+
+    #[inline(always)]
     pub const fn site(self) -> u16 {
         (self.0 >> 48) as u16
     }
@@ -215,6 +223,7 @@ mod tests {
             address_arg: Some(1),
             size_arg: Some(2),
             entry_only: true,
+            by_instruction: true,
             site: 0xfffe,
         };
         let cookie = Cookie(hook.cookie());
@@ -223,7 +232,7 @@ mod tests {
         assert_eq!(cookie.returns(), Returns::KernelPointer as u8);
         assert_eq!(cookie.part(), Part::Pin as u8);
         assert_eq!((cookie.address_arg(), cookie.size_arg()), (1, 2));
-        assert!(cookie.entry_only());
+        assert!(cookie.entry_only() && cookie.by_instruction());
         assert_eq!(cookie.site(), 0xfffe);
     }
 
@@ -237,6 +246,7 @@ mod tests {
             address_arg: None,
             size_arg: Some(200),
             entry_only: false,
+            by_instruction: false,
             site: 0,
         };
         let cookie = Cookie(hook.cookie());

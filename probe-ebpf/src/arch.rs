@@ -16,6 +16,13 @@ pub fn instruction_pointer(regs: *const pt_regs) -> u64 {
     unsafe { (*regs).rip as u64 }
 }
 
+/// What a function returns, at its return instruction.
+#[inline(always)]
+pub fn return_value(regs: *const pt_regs) -> u64 {
+    // SAFETY: as in `stack_pointer`.
+    unsafe { (*regs).rax as u64 }
+}
+
 /// The stack pointer a function had at entry, from the one at its return: `ret` has popped the return address.
 #[inline(always)]
 pub fn entry_stack_pointer(at_return: u64) -> u64 {

@@ -40,6 +40,8 @@ pub struct Frame {
     pub sp: u64,
     /// Address of the function.
     pub entry: u64,
+    /// Where it returns to, as the stack says at entry.
+    pub return_address: u64,
     /// When it was entered.
     pub entered_ns: u64,
     /// What is probed.
@@ -58,6 +60,19 @@ pub struct Frame {
     pub args: [u64; 6],
     /// Digested arguments.
     pub payload: [u64; PAYLOAD_WORDS],
+}
+
+impl Frame {
+    /// Whether the stack still holds what lets the function return.
+    #[inline(always)]
+    fn is_in_place(&self) -> bool {
+        let Some(found) = word(self.sp) else { return false };
+        if Cookie(self.cookie).by_instruction() {
+            found == self.return_address
+        } else {
+            arch::is_return_trampoline(found)
+        }
+    }
 }
 
 const _: () = assert!(MAX_DEPTH == 8, "`ThreadStack::frame` masks with 7");
@@ -114,7 +129,7 @@ impl ThreadStack {
                 (Side::User, true) => true,
                 // A frame below the stack pointer, or whose return address is not the trampoline, was abandoned. An
                 // equal stack pointer with the trampoline in place is a tail call: the frame lives.
-                (Side::User, false) => top.sp < sp || !word(top.sp).is_some_and(arch::is_return_trampoline),
+                (Side::User, false) => top.sp < sp || !top.is_in_place(),
                 (Side::Kernel, true) => top.sp <= sp,
                 (Side::Kernel, false) => false,
             };

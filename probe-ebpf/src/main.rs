@@ -38,6 +38,13 @@ pub fn library_return(ctx: RetProbeContext) -> u32 {
     0
 }
 
+/// A return instruction of a library function.
+#[uprobe]
+pub fn library_exit(ctx: ProbeContext) -> u32 {
+    probe::leave_by_instruction(&ctx);
+    0
+}
+
 /// Entry of a kernel function.
 #[kprobe]
 pub fn kernel_enter(ctx: ProbeContext) -> u32 {

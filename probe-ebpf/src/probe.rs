@@ -3,14 +3,14 @@
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::CallId;
 use probe_common::hook::{Cookie, Part, Returns};
 use probe_common::wire::{CallMessage, Header, Loss, MAX_DEPTH, MessageKind, PARTS, PAYLOAD_WORDS};
+use probe_common::{CallId, Layout};
 
 use crate::frames::{FAULTS_KNOWN, Frame, IN_REGISTRATION, KERNEL, NESTED, Side, ThreadStack};
 use crate::maps::EVENTS;
 use crate::subject::{self, Subject};
-use crate::{arch, count, errno, family};
+use crate::{arch, count, errno, family, user};
 
 /// `bpf_ringbuf_output` and `submit`: leave the reader asleep.
 const NO_WAKEUP: u64 = 1;
@@ -25,6 +25,10 @@ pub fn enter(ctx: &ProbeContext, side: Side) {
     let Some(subject) = subject::watched() else { return };
     // SAFETY: the context is the kernel's own.
     let cookie = Cookie(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
+    // The kernel's own callers release nothing that way too: there is no object, and nothing to be counted.
+    if cookie.layout() == Layout::KernelUmem as u8 && ctx.arg::<u64>(0).unwrap_or(0) == 0 {
+        return;
+    }
     let sp = arch::stack_pointer(ctx.regs);
     if cookie.entry_only() {
         if cookie.call() != 0 {
@@ -57,6 +61,7 @@ pub fn enter(ctx: &ProbeContext, side: Side) {
         let frame = &mut *ThreadStack::frame(stack, depth);
         frame.sp = sp;
         frame.entry = arch::instruction_pointer(ctx.regs);
+        frame.return_address = if side == Side::User { user::word(sp).unwrap_or(0) } else { 0 };
         frame.cookie = cookie.0;
         frame.flags = flags;
         frame.inner_errno = 0;
@@ -90,20 +95,34 @@ pub fn enter(ctx: &ProbeContext, side: Side) {
 /// A return: measures the call, says how it ended, and reports it.
 #[inline(always)]
 pub fn leave(ctx: &RetProbeContext, side: Side) {
-    // First, for the same reason.
+    let sp = arch::entry_stack_pointer(arch::stack_pointer(ctx.regs));
+    // SAFETY: the context is the kernel's own.
+    let cookie = Cookie(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
+    left(sp, cookie, ctx.ret::<u64>(), side);
+}
+
+/// The same, at a return instruction of a library function that has yet to be carried out.
+#[inline(always)]
+pub fn leave_by_instruction(ctx: &ProbeContext) {
+    // SAFETY: the context is the kernel's own.
+    let cookie = Cookie(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
+    left(arch::stack_pointer(ctx.regs), cookie, arch::return_value(ctx.regs), Side::User);
+}
+
+#[inline(always)]
+fn left(sp: u64, cookie: Cookie, value: u64, side: Side) {
+    // Before all else, so that the time spent below is not the call's.
     // SAFETY: the helper has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
     let Some(subject) = subject::watched() else { return };
     let Some(stack) = ThreadStack::of(subject.pid_tgid, false) else { return };
     // SAFETY: as in `enter`.
     unsafe {
-        let cookie = Cookie(bpf_get_attach_cookie(ctx.as_ptr()));
-        let sp = arch::entry_stack_pointer(arch::stack_pointer(ctx.regs));
         if ThreadStack::unwind_to(stack, sp, cookie, side) {
             let depth = (*stack).depth.wrapping_sub(1);
             (*stack).depth = depth;
             let frame = &mut *ThreadStack::frame(stack, depth);
-            finish(subject, stack, depth, frame, ctx.ret::<u64>(), now);
+            finish(subject, stack, depth, frame, value, now);
         }
         if (*stack).depth == 0 {
             let _ = crate::maps::STACKS.remove(&subject.pid_tgid);

@@ -9,8 +9,17 @@ use probe_common::{Layout, Part, Returns};
 use crate::hooks::{DRIVER_SUFFIX, KERNEL_HOOKS, KernelHook, LibraryHook, library_hooks};
 use crate::library::Image;
 
+/// How the return of a function is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// By a return probe, which replaces the return address.
+    ReturnAddress,
+    /// By probes on its return instructions, at these offsets in the file: the stack stays as it is.
+    Instructions(Vec<u64>),
+}
+
 /// One attachment in a library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LibraryPoint {
     /// What it watches.
     pub hook: &'static LibraryHook,
@@ -18,6 +27,8 @@ pub struct LibraryPoint {
     pub file_offset: u64,
     /// The same, in the file's own address space.
     pub vaddr: u64,
+    /// Where its return is seen.
+    pub exit: Exit,
 }
 
 impl LibraryPoint {
@@ -31,6 +42,7 @@ impl LibraryPoint {
             address_arg: None,
             size_arg: None,
             entry_only: false,
+            by_instruction: matches!(self.exit, Exit::Instructions(_)),
             site,
         }
     }
@@ -47,10 +59,15 @@ pub fn library(image: &Image) -> Vec<LibraryPoint> {
             let covered =
                 image.is_rdma_core && hook.through.is_some_and(|other| image.exports.contains_key(other));
             // Two names of one address (aliases, folded functions) are one place.
-            (!covered && taken.insert(export.file_offset)).then_some(LibraryPoint {
+            (!covered && taken.insert(export.file_offset)).then(|| LibraryPoint {
                 hook,
                 file_offset: export.file_offset,
                 vaddr: export.vaddr,
+                exit: if hook.cancellable && !export.exits.is_empty() {
+                    Exit::Instructions(export.exits.clone())
+                } else {
+                    Exit::ReturnAddress
+                },
             })
         })
         .collect()
@@ -93,6 +110,7 @@ pub fn kernel(functions: &dyn KernelFunctions) -> Vec<KernelPoint> {
             address_arg: None,
             size_arg: None,
             entry_only: false,
+            by_instruction: false,
             site: 0,
         };
         points.push(KernelPoint { symbol, told, blind: None });
@@ -130,6 +148,7 @@ fn kernel_point(hook: &KernelHook, parameters: Option<Vec<String>>) -> KernelPoi
         address_arg,
         size_arg,
         entry_only: false,
+        by_instruction: false,
         site: 0,
     };
     KernelPoint { symbol: hook.symbol.to_owned(), told, blind }
@@ -165,7 +184,12 @@ mod tests {
         let exports = symbols
             .iter()
             .map(|(name, at)| {
-                let export = Export { vaddr: *at + 0x1000, file_offset: *at, version: String::new() };
+                let export = Export {
+                    vaddr: *at + 0x1000,
+                    file_offset: *at,
+                    exits: vec![*at + 7],
+                    version: String::new(),
+                };
                 ((*name).to_owned(), export)
             })
             .collect();
@@ -198,6 +222,21 @@ mod tests {
     fn two_names_of_one_address_are_hooked_once() {
         let image = image(false, &[("ibv_reg_mr_iova", 7), ("ibv_reg_mr_iova2", 7), ("ibv_dereg_mr", 8)]);
         assert_eq!(names(&library(&image)), ["ibv_reg_mr_iova2", "ibv_dereg_mr"]);
+    }
+
+    #[test]
+    fn calls_that_may_be_cancelled_are_seen_at_their_return_instructions() {
+        let mut image = image(true, &[("ibv_get_cq_event", 10), ("ibv_dereg_mr", 20)]);
+        let points = library(&image);
+        let exit = |points: &[LibraryPoint], name| {
+            points.iter().find(|point| point.hook.symbol == name).map(|point| point.exit.clone())
+        };
+        assert_eq!(exit(&points, "ibv_get_cq_event"), Some(Exit::Instructions(vec![17])));
+        assert_eq!(exit(&points, "ibv_dereg_mr"), Some(Exit::ReturnAddress));
+        if let Some(export) = image.exports.get_mut("ibv_get_cq_event") {
+            export.exits.clear();
+        }
+        assert_eq!(exit(&library(&image), "ibv_get_cq_event"), Some(Exit::ReturnAddress));
     }
 
     #[test]

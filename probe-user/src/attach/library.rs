@@ -19,7 +19,7 @@ use crate::collect::clock::now_ns;
 use crate::collect::decode;
 use crate::collect::wire::PlainSite;
 use crate::library::Image;
-use crate::plan::{self, LibraryPoint};
+use crate::plan::{self, Exit, LibraryPoint};
 use crate::sample::{Probe, Verdict};
 
 /// Attaching costs about 8 ms, detaching 124 ms, spent waiting in the kernel: so many wait at a time.
@@ -75,7 +75,7 @@ impl LibraryProbes {
         image: &Image,
     ) -> Attachment {
         let points = plan::library(image);
-        let numbered: Vec<_> = points.iter().map(|point| (*point, self.site(point, image))).collect();
+        let numbered: Vec<_> = points.iter().map(|point| (point.clone(), self.site(point, image))).collect();
         // The file itself, whatever its path leads to by now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         self.held.insert(id, file);
@@ -89,24 +89,36 @@ impl LibraryProbes {
         Attachment { probes: self.verdicts(shown, result) }
     }
 
-    /// Attaches with one link for all entries and one for all returns. `None` where this kernel, or one of the places,
-    /// does not allow it.
+    /// Attaches with one link for all entries and one for each kind of return. `None` where this kernel, or one of the
+    /// places, does not allow it.
     fn attach_all(
         &self,
         programs: &Programs,
         path: &str,
         points: &[(LibraryPoint, u16)],
-    ) -> Option<[Link; 2]> {
-        let LibraryPrograms::ManyAtOnce(pair) = &programs.library else { return None };
-        let offsets: Vec<u64> = points.iter().map(|(point, _)| point.file_offset).collect();
-        let cookies: Vec<u64> = points.iter().map(|(point, site)| point.told(*site).cookie()).collect();
-        let attach = |program: BorrowedFd<'_>, returns| {
-            multi::attach_file(program, path, &offsets, &cookies, returns).ok()
-        };
-        // The return first: an entry whose return cannot come would be remembered in vain.
-        let returned = attach(pair.leave.as_fd(), true)?;
-        let entered = attach(pair.enter.as_fd(), false)?;
-        Some([returned, entered])
+    ) -> Option<Vec<Link>> {
+        let LibraryPrograms::ManyAtOnce(set) = &programs.library else { return None };
+        let (mut entries, mut returns, mut instructions) = (Vec::new(), Vec::new(), Vec::new());
+        for (point, site) in points {
+            let cookie = point.told(*site).cookie();
+            entries.push((point.file_offset, cookie));
+            match &point.exit {
+                Exit::ReturnAddress => returns.push((point.file_offset, cookie)),
+                Exit::Instructions(places) => {
+                    instructions.extend(places.iter().map(|place| (*place, cookie)))
+                }
+            }
+        }
+        // The returns first: an entry whose return cannot come would be remembered in vain.
+        [
+            (&set.pair.leave, returns, true),
+            (&set.exit, instructions, false),
+            (&set.pair.enter, entries, false),
+        ]
+        .into_iter()
+        .filter(|(_, places, _)| !places.is_empty())
+        .map(|(program, places, returns)| multi::attach_file(program.as_fd(), path, &places, returns).ok())
+        .collect()
     }
 
     /// Attaches place by place.
@@ -118,7 +130,7 @@ impl LibraryProbes {
                 scope.spawn(|| {
                     while let Some((point, site)) = numbered.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let outcome = self.attach_point(programs, path, point, *site);
-                        results.lock().unwrap_or_else(PoisonError::into_inner).push((*point, outcome));
+                        results.lock().unwrap_or_else(PoisonError::into_inner).push((point.clone(), outcome));
                     }
                 });
             }
@@ -156,24 +168,35 @@ impl LibraryProbes {
         site: u16,
     ) -> Result<(Vec<Link>, Verdict), AttachError> {
         let mut told = point.told(site);
-        let attach = |program: BorrowedFd<'_>, returns, cookie| match (&programs.library, &self.uprobe) {
-            (LibraryPrograms::ManyAtOnce(_), _) => {
-                multi::attach_file(program, path, &[point.file_offset], &[cookie], returns)
+        let set = programs.library.set();
+        let attach =
+            |program: BorrowedFd<'_>, offset, returns, cookie| match (&programs.library, &self.uprobe) {
+                (LibraryPrograms::ManyAtOnce(_), _) => {
+                    multi::attach_file(program, path, &[(offset, cookie)], returns)
+                }
+                (LibraryPrograms::OneByOne(_), Ok(pmu)) => {
+                    pmu.attach_file(program, path, offset, returns, cookie)
+                }
+                (LibraryPrograms::OneByOne(_), Err(error)) => {
+                    Err(AttachError { step: error.step, source: copy_of(&error.source) })
+                }
+            };
+        // The return first: an entry whose return cannot come would be remembered in vain.
+        let returned: Result<Vec<_>, _> = match &point.exit {
+            Exit::ReturnAddress => {
+                attach(set.pair.leave.as_fd(), point.file_offset, true, told.cookie()).map(|link| vec![link])
             }
-            (LibraryPrograms::OneByOne(_), Ok(pmu)) => {
-                pmu.attach_file(program, path, point.file_offset, returns, cookie)
-            }
-            (LibraryPrograms::OneByOne(_), Err(error)) => {
-                Err(AttachError { step: error.step, source: copy_of(&error.source) })
+            Exit::Instructions(places) => {
+                places.iter().map(|place| attach(set.exit.as_fd(), *place, false, told.cookie())).collect()
             }
         };
-        let (LibraryPrograms::ManyAtOnce(pair) | LibraryPrograms::OneByOne(pair)) = &programs.library;
-        // The return first: an entry whose return cannot come would be remembered in vain.
-        let returned = attach(pair.leave.as_fd(), true, told.cookie());
         told.entry_only = returned.is_err();
-        let entered = attach(pair.enter.as_fd(), false, told.cookie())?;
+        let entered = attach(set.pair.enter.as_fd(), point.file_offset, false, told.cookie())?;
         Ok(match returned {
-            Ok(link) => (vec![link, entered], Verdict::Live),
+            Ok(mut links) => {
+                links.push(entered);
+                (links, Verdict::Live)
+            }
             Err(error) => (
                 vec![entered],
                 Verdict::Broken { report: format!("entries are counted, but returns are not seen: {error}") },

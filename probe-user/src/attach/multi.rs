@@ -13,7 +13,7 @@ use aya::Ebpf;
 use aya_obj::Object;
 
 use super::perf::Link;
-use super::program::Pair;
+use super::program::{LibrarySet, Pair};
 use super::{AttachError, LoadError};
 
 const BPF_PROG_LOAD: libc::c_int = 5;
@@ -62,7 +62,7 @@ struct LinkCreateAttr {
 ///
 /// # Errors
 /// On kernels before 6.6, which do not know this way of attaching.
-pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<Pair, LoadError> {
+pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<LibrarySet, LoadError> {
     let broken = |what: &dyn std::fmt::Display| LoadError::Broken(what.to_string());
     let mut parsed = Object::parse(object).map_err(|error| broken(&error))?;
     let mut bound = Vec::new();
@@ -76,26 +76,24 @@ pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<Pair, LoadError> {
         .map_err(|error| broken(&error))?;
     parsed.relocate_calls(&text).map_err(|error| broken(&error))?;
     let load = |name: &str| load_program(&parsed, name);
-    Ok(Pair { enter: load("library_enter")?, leave: load("library_return")? })
+    let pair = Pair { enter: load("library_enter")?, leave: load("library_return")? };
+    Ok(LibrarySet { pair, exit: load("library_exit")? })
 }
 
-/// Attaches a program at many offsets of a file, for all processes; each place has its cookie.
+/// Attaches a program at many places of a file (offset and cookie), for all processes.
 ///
 /// # Errors
 /// When any of the places takes no probe: then none has one.
 pub fn attach_file(
     program: BorrowedFd<'_>,
     path: &str,
-    offsets: &[u64],
-    cookies: &[u64],
+    places: &[(u64, u64)],
     returns: bool,
 ) -> Result<Link, AttachError> {
     const STEP: &str = "bpf(BPF_LINK_CREATE) of many uprobes";
     let invalid = || AttachError { step: STEP, source: io::ErrorKind::InvalidInput.into() };
     let path = CString::new(path).map_err(|_| invalid())?;
-    if offsets.len() != cookies.len() {
-        return Err(invalid());
-    }
+    let (offsets, cookies): (Vec<u64>, Vec<u64>) = places.iter().copied().unzip();
     let attr = LinkCreateAttr {
         prog_fd: program.as_raw_fd().cast_unsigned(),
         attach_type: BPF_TRACE_UPROBE_MULTI,

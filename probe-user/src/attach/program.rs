@@ -58,13 +58,30 @@ pub struct Pair {
     pub leave: OwnedFd,
 }
 
+/// The programs for library functions.
+#[derive(Debug)]
+pub struct LibrarySet {
+    /// Entry and return.
+    pub pair: Pair,
+    /// Return instructions.
+    pub exit: OwnedFd,
+}
+
 /// The programs for library functions, by the way this kernel attaches them.
 #[derive(Debug)]
 pub enum LibraryPrograms {
     /// To any number of places at once (Linux 6.6).
-    ManyAtOnce(Pair),
+    ManyAtOnce(LibrarySet),
     /// Place by place.
-    OneByOne(Pair),
+    OneByOne(LibrarySet),
+}
+
+impl LibraryPrograms {
+    /// The programs, whichever way they are attached.
+    pub fn set(&self) -> &LibrarySet {
+        let (Self::ManyAtOnce(set) | Self::OneByOne(set)) = self;
+        set
+    }
 }
 
 /// The loaded programs, and their maps until somebody takes them.
@@ -98,12 +115,13 @@ impl Programs {
             .load(object)
             .map_err(|error| from_ebpf(&error))?;
         let library = match multi::load(object, &ebpf) {
-            Ok(pair) => LibraryPrograms::ManyAtOnce(pair),
+            Ok(set) => LibraryPrograms::ManyAtOnce(set),
             // An older kernel, or one that refuses us altogether: then the second attempt says why.
-            Err(_) => LibraryPrograms::OneByOne(Pair {
-                enter: load::<UProbe>(&mut ebpf, "library_enter", UProbe::load)?,
-                leave: load::<UProbe>(&mut ebpf, "library_return", UProbe::load)?,
-            }),
+            Err(_) => {
+                let mut load = |name| load::<UProbe>(&mut ebpf, name, UProbe::load);
+                let pair = Pair { enter: load("library_enter")?, leave: load("library_return")? };
+                LibraryPrograms::OneByOne(LibrarySet { pair, exit: load("library_exit")? })
+            }
         };
         Ok(Self { library, ebpf })
     }

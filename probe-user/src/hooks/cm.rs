@@ -4,14 +4,14 @@ use probe_common::CallId::*;
 use probe_common::Layout;
 use probe_common::Returns::MinusOne;
 
-use super::{LibraryHook, hook};
+use super::{LibraryHook, cancellable, hook};
 
 pub const HOOKS: &[LibraryHook] = &[
-    hook("rdma_resolve_addr", CmResolveAddr, Layout::Cm, MinusOne),
-    hook("rdma_resolve_route", CmResolveRoute, Layout::Cm, MinusOne),
-    hook("rdma_connect", CmConnect, Layout::Cm, MinusOne),
-    hook("rdma_accept", CmAccept, Layout::Cm, MinusOne),
-    hook("rdma_reject", CmReject, Layout::Cm, MinusOne),
-    hook("rdma_disconnect", CmDisconnect, Layout::Cm, MinusOne),
-    hook("rdma_get_cm_event", CmGetEvent, Layout::GetCmEvent, MinusOne),
+    cancellable(hook("rdma_resolve_addr", CmResolveAddr, Layout::Cm, MinusOne)),
+    cancellable(hook("rdma_resolve_route", CmResolveRoute, Layout::Cm, MinusOne)),
+    cancellable(hook("rdma_connect", CmConnect, Layout::Cm, MinusOne)),
+    cancellable(hook("rdma_accept", CmAccept, Layout::Cm, MinusOne)),
+    cancellable(hook("rdma_reject", CmReject, Layout::Cm, MinusOne)),
+    cancellable(hook("rdma_disconnect", CmDisconnect, Layout::Cm, MinusOne)),
+    cancellable(hook("rdma_get_cm_event", CmGetEvent, Layout::GetCmEvent, MinusOne)),
 ];

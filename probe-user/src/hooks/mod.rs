@@ -22,10 +22,17 @@ pub struct LibraryHook {
     pub returns: Returns,
     /// In rdma-core, every call of this function passes through that one, so that one is enough.
     pub through: Option<&'static str>,
+    /// A thread may be cancelled inside: it waits, or makes system calls that are cancellation points. Its callers must
+    /// then be unwound as if nobody looked, which a return probe prevents.
+    pub cancellable: bool,
 }
 
 const fn hook(symbol: &'static str, call: CallId, layout: Layout, returns: Returns) -> LibraryHook {
-    LibraryHook { symbol, call, layout, returns, through: None }
+    LibraryHook { symbol, call, layout, returns, through: None, cancellable: false }
+}
+
+const fn cancellable(hook: LibraryHook) -> LibraryHook {
+    LibraryHook { cancellable: true, ..hook }
 }
 
 /// All library hooks, in the order they are attached.

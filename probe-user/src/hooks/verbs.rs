@@ -8,7 +8,7 @@ use probe_common::CallId::*;
 use probe_common::Layout;
 use probe_common::Returns::{Errno, MinusOne, Nothing, Pointer};
 
-use super::{LibraryHook, hook};
+use super::{LibraryHook, cancellable, hook};
 
 pub const HOOKS: &[LibraryHook] = &[
     hook("ibv_reg_mr_iova2", RegMr, Layout::RegMrIova, Pointer),
@@ -44,12 +44,12 @@ pub const HOOKS: &[LibraryHook] = &[
     hook("ibv_destroy_srq", DestroySrq, Layout::Object, Errno),
     hook("ibv_alloc_pd", AllocPd, Layout::ReturnedObject, Pointer),
     hook("ibv_dealloc_pd", DeallocPd, Layout::Object, Errno),
-    hook("ibv_create_comp_channel", CreateCompChannel, Layout::ReturnedObject, Pointer),
-    hook("ibv_destroy_comp_channel", DestroyCompChannel, Layout::Object, Errno),
-    hook("ibv_open_device", OpenDevice, Layout::ReturnedObject, Pointer),
-    hook("ibv_import_device", OpenDevice, Layout::ReturnedObject, Pointer),
-    hook("ibv_close_device", CloseDevice, Layout::Object, Errno),
-    hook("ibv_get_cq_event", GetCqEvent, Layout::GetCqEvent, MinusOne),
+    cancellable(hook("ibv_create_comp_channel", CreateCompChannel, Layout::ReturnedObject, Pointer)),
+    cancellable(hook("ibv_destroy_comp_channel", DestroyCompChannel, Layout::Object, Errno)),
+    cancellable(hook("ibv_open_device", OpenDevice, Layout::ReturnedObject, Pointer)),
+    cancellable(hook("ibv_import_device", OpenDevice, Layout::ReturnedObject, Pointer)),
+    cancellable(hook("ibv_close_device", CloseDevice, Layout::Object, Errno)),
+    cancellable(hook("ibv_get_cq_event", GetCqEvent, Layout::GetCqEvent, MinusOne)),
     hook("ibv_ack_cq_events", AckCqEvents, Layout::AckCqEvents, Nothing),
-    hook("ibv_get_async_event", GetAsyncEvent, Layout::GetAsyncEvent, MinusOne),
+    cancellable(hook("ibv_get_async_event", GetAsyncEvent, Layout::GetAsyncEvent, MinusOne)),
 ];

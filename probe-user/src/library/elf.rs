@@ -10,6 +10,8 @@ use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionT
 use object::read::{ReadRef, SymbolIndex};
 use object::{LittleEndian, SectionIndex};
 
+use super::exits::exits;
+
 /// Symbol tables larger than this are not read: no verbs library, and no program with one inside, has such.
 const MAX_TABLE_BYTES: u64 = 256 << 20;
 
@@ -23,6 +25,8 @@ pub struct Export {
     pub vaddr: u64,
     /// Offset of the instruction to probe in the file.
     pub file_offset: u64,
+    /// Offsets in the file of the instructions it returns by; empty where it may be left otherwise.
+    pub exits: Vec<u64>,
     /// Symbol version, such as `IBVERBS_1.8`; empty where the library has none.
     pub version: String,
 }
@@ -118,9 +122,12 @@ impl Image {
                 // Of these two instructions the first would be single-stepped, at many times the cost of the next, and
                 // the second is rewritten by Linux 6.18 in a way that kills forked children. Neither touches the
                 // stack, so that a return probe works behind them as well.
+                let code = data.read_bytes_at(file_offset, symbol.st_size(LE)).unwrap_or_default();
+                let exits = exits(code).unwrap_or_default();
+                let exits = exits.into_iter().filter_map(|at| file_offset.checked_add(at)).collect();
                 let shift = skipped(data.read_bytes_at(file_offset, LONGEST_SKIPPED).unwrap_or_default());
                 let (vaddr, file_offset) = (vaddr.wrapping_add(shift), file_offset.wrapping_add(shift));
-                image.exports.entry(name.to_owned()).or_insert(Export { vaddr, file_offset, version });
+                image.exports.entry(name.to_owned()).or_insert(Export { vaddr, file_offset, exits, version });
             }
         }
         if !image.exports.is_empty() {

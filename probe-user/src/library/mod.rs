@@ -1,6 +1,7 @@
 //! Libraries that export verbs: what they export, which version of a symbol a program gets, where they are found.
 
 mod elf;
+mod exits;
 mod needed;
 mod search;
 
