@@ -1,6 +1,6 @@
 //! Starting a program with emulated devices: where the library is, what environment it needs.
 
-use crate::device::config::{ENV_DEVICES, ENV_PART_ID};
+use crate::device::config::{ENV_DEVICES, ENV_PART_ID, ENV_PROFILE, ENV_SPEED};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,10 @@ pub struct Wanted {
     pub devices: Option<usize>,
     /// Part ID they present.
     pub part_id: Option<u32>,
+    /// Timing profile: a built-in name, or a path.
+    pub profile: Option<String>,
+    /// Speed modelled time runs at, as [`Speed`](crate::device::speed::Speed) reads it.
+    pub speed: Option<String>,
 }
 
 /// The library was not found.
@@ -65,6 +69,12 @@ pub fn environment(library: &Path, preload: Option<&OsStr>, wanted: &Wanted) -> 
     if let Some(id) = wanted.part_id {
         vars.push((ENV_PART_ID.into(), id.to_string().into()));
     }
+    if let Some(profile) = &wanted.profile {
+        vars.push((ENV_PROFILE.into(), profile.into()));
+    }
+    if let Some(speed) = &wanted.speed {
+        vars.push((ENV_SPEED.into(), speed.into()));
+    }
     vars
 }
 
@@ -79,7 +89,7 @@ mod tests {
         let vars = environment(
             Path::new("/x.so"),
             Some(OsStr::new("")),
-            &Wanted { devices: Some(2), part_id: Some(4123) },
+            &Wanted { devices: Some(2), part_id: Some(4123), ..Wanted::default() },
         );
         assert_eq!(vars.len(), 3);
         assert_eq!(vars[0].1, "/x.so");

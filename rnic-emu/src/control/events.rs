@@ -64,8 +64,7 @@ pub unsafe fn get_cq_event(
         return -1;
     };
     // Nobody polls while this thread waits: peers must wake the helper, also for what has just come.
-    process.wire.leave_to_helper();
-    process.wire.progress(process);
+    process.wire.program_sleeps(process);
     match channel.take() {
         Ok(taken) => {
             process.stats.add(ProcessCounter::CqEventsTaken, 1);

@@ -3,10 +3,12 @@
 use super::or_null;
 use crate::abi::{consts::*, *};
 use crate::device::context::DeviceContext;
+use crate::engine::pacing;
 use crate::object::key::Grant;
 use crate::object::mr::Mr;
 use crate::object::pd::Pd;
 use crate::stats::ProcessCounter;
+use crate::sys::clock;
 use libc::{c_int, c_void};
 use std::sync::atomic::Ordering::*;
 
@@ -60,10 +62,14 @@ unsafe fn register(
     if len == 0 || (addr as usize).checked_add(len).is_none() || iova.checked_add(len as u64).is_none() {
         return Err(libc::EINVAL);
     }
+    let start = clock::now_ns();
     populate(addr, len, access)?;
     let index = process.keys.reserve()?;
     let key = index << 8 | u32::from(next_tag(index));
     process.keys.open(key, grant(pd, addr, len, iova, access));
+    if let Some(pacer) = &process.pacer {
+        pacing::take_time(start, pacer.register(key, addr as u64, len as u64));
+    }
     pd.users.fetch_add(1, AcqRel);
     process.stats.add(ProcessCounter::MrsRegistered, 1);
     process.stats.add(ProcessCounter::MrBytes, len as u64);
@@ -139,6 +145,11 @@ pub unsafe fn dereg_mr(ibv: *mut ibv_mr) -> c_int {
     let Some(entry) = process.keys.entry(mr.ibv.lkey) else { return libc::EINVAL };
     if entry.windows().load(Acquire) != 0 {
         return libc::EBUSY;
+    }
+    if let Some(pacer) = &process.pacer {
+        let start = clock::now_ns();
+        let span = pacer.deregister(mr.ibv.lkey, mr.ibv.addr as u64, mr.ibv.length as u64);
+        pacing::take_time(start, span);
     }
     if process.keys.close(mr.ibv.lkey) {
         process.keys.unreserve(mr.ibv.handle);
@@ -218,6 +229,12 @@ unsafe fn change(
     old.users.fetch_sub(1, AcqRel);
     if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
         mr.iova = if new_access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { new_addr as u64 };
+    }
+    if let Some(pacer) = &process.pacer {
+        let start = clock::now_ns();
+        let old = pacer.deregister(mr.ibv.lkey, mr.ibv.addr as u64, mr.ibv.length as u64);
+        let new = pacer.register(mr.ibv.lkey, new_addr as u64, new_len as u64);
+        pacing::take_time(start, old + new);
     }
     (mr.ibv.addr, mr.ibv.length, mr.ibv.pd, mr.access) = (new_addr, new_len, new_pd, new_access);
     process.keys.open(mr.ibv.lkey, grant(new, new_addr, new_len, mr.iova, new_access));

@@ -132,6 +132,7 @@ unsafe fn create(
         fixed,
         attr: ibv_qp_attr::default(),
         peer_device: None,
+        paced: None,
     });
     *qp.recv.lock() = Some(Responder {
         ring: RecvRing::new(cap.max_recv_wr, cap.max_recv_sge),
@@ -259,6 +260,9 @@ fn modify(qp: &'static Qp, new: &ibv_qp_attr, mask: c_int) -> Result<(), i32> {
 /// Back to RESET: both queues empty, their completions taken out of the CQs.
 fn reset(qp: &'static Qp, r: &mut Requester, responder: &mut Responder) {
     forget_completions(qp, &r.fixed);
+    if let Some(pacer) = &r.fixed.process.pacer {
+        pacer.leave(r);
+    }
     r.queue.reset();
     r.attr = ibv_qp_attr::default();
     r.peer_device = None;
@@ -331,7 +335,10 @@ pub unsafe fn destroy_qp(ibv: *mut ibv_qp) -> c_int {
     let Ok(process) = ctx.alive() else { return libc::EIO };
     let mut send = qp.send.lock();
     let mut recv = qp.recv.lock();
-    let (Some(r), Some(responder)) = (send.take(), recv.take()) else { return libc::EINVAL };
+    let (Some(mut r), Some(responder)) = (send.take(), recv.take()) else { return libc::EINVAL };
+    if let Some(pacer) = &process.pacer {
+        pacer.leave(&mut r);
+    }
     let qpn = r.fixed.qpn;
     // From here on packets and completions for this number find nobody.
     qp.set_number(0);

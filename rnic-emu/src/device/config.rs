@@ -1,5 +1,6 @@
 //! What the launcher asks for, carried to the preloaded library in environment variables.
 
+use super::speed::Speed;
 use crate::stats::MAX_DEVICES;
 
 /// Environment variable with the number of devices.
@@ -7,13 +8,20 @@ pub const ENV_DEVICES: &str = "RNIC_EMU_DEVICES";
 /// Environment variable with the part ID devices present.
 pub const ENV_PART_ID: &str = "RNIC_EMU_PART_ID";
 
+/// Environment variable with the timing profile: a built-in name, or a path.
+pub const ENV_PROFILE: &str = "RNIC_EMU_PROFILE";
+/// Environment variable with the speed modelled time runs at.
+pub const ENV_SPEED: &str = "RNIC_EMU_SPEED";
+
 /// Settings of the emulated devices of one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How many devices there are: `emu0` and on.
     pub devices: usize,
     /// `vendor_part_id`: programs choose code paths by it (perftest posts through the extended API on 4115–4129).
     pub part_id: u32,
+    /// Modelled time against the real clock, where a profile is given.
+    pub speed: Speed,
 }
 
 /// The part ID devices present unless told otherwise: one no program knows.
@@ -21,7 +29,7 @@ pub const DEFAULT_PART_ID: u32 = 0x0e31;
 
 impl Default for Config {
     fn default() -> Self {
-        Self { devices: 1, part_id: DEFAULT_PART_ID }
+        Self { devices: 1, part_id: DEFAULT_PART_ID, speed: Speed::default() }
     }
 }
 
@@ -49,6 +57,9 @@ impl Config {
         }
         if let Some(value) = get(ENV_PART_ID) {
             config.part_id = parse_part_id(ENV_PART_ID, &value)?;
+        }
+        if let Some(value) = get(ENV_SPEED) {
+            config.speed = Speed::parse(ENV_SPEED, &value)?;
         }
         Ok(config)
     }

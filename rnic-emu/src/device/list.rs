@@ -1,7 +1,8 @@
 //! The `ibv_device` structs programs are given.
 
-use super::config::Config;
+use super::config::{Config, ENV_PROFILE};
 use crate::abi::{consts::*, ibv_device};
+use crate::model::Profile;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
@@ -15,12 +16,13 @@ pub struct Device {
 
 static DEVICES: OnceLock<Option<Vec<Device>>> = OnceLock::new();
 static CONFIG: OnceLock<Config> = OnceLock::new();
+static PROFILE: OnceLock<Option<Profile>> = OnceLock::new();
 
 /// The devices, made on first use; none if the environment asks for something impossible (said once on stderr).
 pub fn devices() -> &'static [Device] {
-    let made = DEVICES.get_or_init(|| match Config::from_env() {
-        Ok(config) => {
-            let config = CONFIG.get_or_init(|| config);
+    let made = DEVICES.get_or_init(|| match settings() {
+        Ok((config, profile)) => {
+            let (config, _) = (CONFIG.get_or_init(|| config), PROFILE.get_or_init(|| profile));
             Some((0..config.devices).map(Device::new).collect())
         }
         Err(e) => {
@@ -29,6 +31,23 @@ pub fn devices() -> &'static [Device] {
         }
     });
     made.as_deref().unwrap_or(&[])
+}
+
+fn settings() -> Result<(Config, Option<Profile>), String> {
+    let config = Config::from_env().map_err(|e| e.to_string())?;
+    let profile = match std::env::var(ENV_PROFILE) {
+        Ok(name) if !name.is_empty() => {
+            Some(Profile::resolve(&name).map_err(|e| format!("{ENV_PROFILE}: {e}"))?)
+        }
+        _ => None,
+    };
+    Ok((config, profile))
+}
+
+/// The timing profile the devices were made with, if any.
+pub fn profile() -> Option<&'static Profile> {
+    devices();
+    PROFILE.get()?.as_ref()
 }
 
 /// The settings the devices were made with.

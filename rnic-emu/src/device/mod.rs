@@ -6,3 +6,4 @@ pub mod context;
 pub mod gid;
 pub mod list;
 pub mod process;
+pub mod speed;

@@ -1,6 +1,7 @@
 //! The process as the owner of emulated devices: its place among the processes of the host, its tables, its helper.
 
 use super::config::Config;
+use crate::engine::pacing::Pacer;
 use crate::engine::timers::Timers;
 use crate::object::key::KeyTable;
 use crate::object::qp_table::QpTable;
@@ -22,6 +23,8 @@ pub struct Process {
     pub keys: KeyTable,
     /// Queue pairs with something due later.
     pub timers: Timers,
+    /// The timing model, if the devices are to take a NIC's time.
+    pub pacer: Option<Pacer>,
     /// Connections to other processes, and the helper thread.
     pub wire: Wire,
     next_handle: AtomicU32,
@@ -58,6 +61,7 @@ impl Process {
             qps: QpTable::new(wire.slot()),
             keys: KeyTable::new(),
             timers: Timers::new(),
+            pacer: super::list::profile().map(|p| Pacer::new(p.clone(), config.speed)),
             wire,
             next_handle: AtomicU32::new(1),
         }));
@@ -77,6 +81,28 @@ impl Process {
     #[inline]
     pub fn is_current(process: &Self) -> bool {
         std::ptr::eq(process, CURRENT.load(Acquire))
+    }
+
+    /// Does what is due: events of the timing model, then timers. True if there was anything.
+    pub fn run_due(&'static self, now: u64) -> bool {
+        let paced = self.pacer.as_ref().is_some_and(|p| p.advance(self, now));
+        paced | self.timers.run_due(self, now)
+    }
+
+    /// The same on a poll, where nothing may be due and the clock need not be read.
+    #[inline]
+    pub fn run_due_on_poll(&'static self) {
+        match &self.pacer {
+            None => self.timers.run(self),
+            Some(_) => {
+                self.run_due(crate::sys::clock::now_ns());
+            }
+        }
+    }
+
+    /// When the next thing is due; `u64::MAX` for never.
+    pub fn next_due(&self) -> u64 {
+        self.timers.next_due().min(self.pacer.as_ref().map_or(u64::MAX, Pacer::next_due))
     }
 
     /// A number for a PD, SRQ or other object that needs one.

@@ -1,6 +1,6 @@
 //! The requester: takes requests off a send queue, in order, as far as they may go.
 
-use super::pacing::{self, Work};
+use super::pacing::DELIVER;
 use super::{intervals, local, local_ops, remote, retire, timers};
 use crate::abi::consts::*;
 use crate::device::process::Process;
@@ -82,14 +82,14 @@ pub fn on_timer(qp: &'static Qp) {
 fn send(qp: &'static Qp, r: &mut Requester) {
     while r.queue.sent < r.queue.posted && !r.queue.halted && r.queue.hold_until == 0 {
         let counter = r.queue.sent;
-        if r.queue.numbered == counter && !admit(qp, r, counter) {
+        let wqe = r.queue.wqe(counter);
+        if wqe.gates & DELIVER != 0 {
+            return;
+        }
+        if r.queue.numbered == counter && !number(r, counter) {
             return;
         }
         let wqe = r.queue.wqe(counter);
-        if wqe.deliver_at != 0 && wqe.deliver_at > clock::now_ns() {
-            r.fixed.process.timers.set(r.fixed.process, qp, wqe.deliver_at);
-            return;
-        }
         if wqe.flags & IBV_SEND_FENCE as u8 != 0 && r.queue.rd_outstanding > 0 {
             return;
         }
@@ -119,26 +119,13 @@ fn send(qp: &'static Qp, r: &mut Requester) {
     }
 }
 
-/// Numbers a request and asks the pacing when it may go. False if it failed at once.
-fn admit(qp: &'static Qp, r: &mut Requester, counter: u64) -> bool {
-    let kind = r.fixed.kind;
-    let mtu = r.attr.path_mtu;
-    let signalled = r.queue.sig_all || r.queue.wqe(counter).flags & IBV_SEND_SIGNALED as u8 != 0;
-    let psn = r.queue.next_psn;
+/// Gives a request its sequence number. False if it is too long and failed at once.
+fn number(r: &mut Requester, counter: u64) -> bool {
+    let (kind, mtu, psn) = (r.fixed.kind, r.attr.path_mtu, r.queue.next_psn);
     let wqe = r.queue.wqe_mut(counter);
     let too_long = wqe.len > crate::device::attr::MAX_MSG || kind == IBV_QPT_UD && wqe.len > 4096;
     wqe.packets = packets(wqe.len, mtu);
     wqe.psn = psn;
-    let schedule = pacing::admit(&Work {
-        qpn: qp.number(),
-        opcode: wqe.opcode,
-        len: wqe.len,
-        inline: wqe.inline,
-        n_sge: wqe.n_sge,
-        signalled,
-    });
-    wqe.deliver_at = schedule.deliver_at;
-    wqe.complete_at = schedule.complete_at;
     let local = matches!(u32::from(wqe.opcode), IBV_WR_LOCAL_INV | IBV_WR_BIND_MW);
     let taken = if local { 0 } else { wqe.packets };
     r.queue.next_psn = (psn + taken) & PSN_MASK;

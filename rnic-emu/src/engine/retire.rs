@@ -1,12 +1,12 @@
 //! Completing requests: in order, once, and, after an error, all that are left as flushed.
 
+use super::pacing::COMPLETE;
 use crate::abi::{consts::*, ibv_wc};
 use crate::object::cq::{Cqe, Frees};
 use crate::object::qp::{Qp, Requester, Responder};
 use crate::object::recv_ring::Taken;
 use crate::object::send_queue::{PENDING, SendQueue};
 use crate::stats::QpCounter;
-use crate::sys::clock;
 
 /// Notes that a request is done. Its completion waits for its turn.
 #[inline]
@@ -30,9 +30,8 @@ pub fn retire(qp: &'static Qp, r: &mut Requester) {
         if wqe.status == PENDING {
             return;
         }
-        let (status, at) = (u32::from(wqe.status), wqe.complete_at);
-        if at != 0 && at > clock::now_ns() {
-            r.fixed.process.timers.set(r.fixed.process, qp, at);
+        let status = u32::from(wqe.status);
+        if wqe.gates & COMPLETE != 0 {
             return;
         }
         r.queue.retired += 1;
@@ -82,6 +81,9 @@ pub fn flush_both(qp: &'static Qp, r: &mut Requester) {
 
 /// Completes every request left in the send queue as flushed.
 pub fn flush_send(qp: &'static Qp, r: &mut Requester) {
+    if let Some(pacer) = &r.fixed.process.pacer {
+        pacer.flush(r);
+    }
     while r.queue.retired < r.queue.posted {
         let counter = r.queue.retired;
         r.queue.retired += 1;

@@ -45,8 +45,8 @@ impl Timers {
             self.next.store(at, SeqCst);
         }
         drop(heap);
-        if earliest && at < process.wire.helper_wakes_at.load(SeqCst) && at != NOW {
-            process.wire.bell.ring();
+        if earliest && at != NOW {
+            process.wire.due_earlier(at);
         }
     }
 

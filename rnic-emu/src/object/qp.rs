@@ -6,6 +6,7 @@
 use crate::abi::{consts::*, *};
 use crate::device::context::DeviceContext;
 use crate::device::process::Process;
+use crate::engine::pacing::PacedQp;
 use crate::object::cq::Cq;
 use crate::object::recv_ring::{RecvRing, Taken};
 use crate::object::send_queue::SendQueue;
@@ -50,6 +51,8 @@ pub struct Requester {
     pub attr: ibv_qp_attr,
     /// Device of the connected peer; `None` if its GID is none of ours.
     pub peer_device: Option<u8>,
+    /// The QP in the timing model, from its first post on.
+    pub paced: Option<PacedQp>,
 }
 
 /// What the responder needs of the QP.

@@ -46,10 +46,8 @@ pub struct SendWqe {
     pub status: u8,
     /// Nobody took it: only the ACK timer will do something about it.
     pub lost: bool,
-    /// When the responder may see it; 0 for at once.
-    pub deliver_at: u64,
-    /// When the program may see its completion; 0 for at once.
-    pub complete_at: u64,
+    /// Gates that are still closed: see `engine::pacing`.
+    pub gates: u8,
 }
 
 /// A datagram's destination that is none of our devices.
@@ -109,6 +107,8 @@ pub struct SendQueue {
     pub ack_deadline: u64,
     /// Where requests go.
     pub route: Route,
+    /// Changes when everything under way is given up: the timing model's answers about it are then ignored.
+    pub generation: u8,
     /// The SQ_DRAINED event is owed.
     pub draining: bool,
     /// Counters.
@@ -141,6 +141,7 @@ impl SendQueue {
             hold_until: 0,
             ack_deadline: 0,
             route: Route::Unknown,
+            generation: 0,
             draining: false,
             stats,
         }

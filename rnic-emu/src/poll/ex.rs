@@ -42,7 +42,7 @@ pub unsafe extern "C" fn start_poll(ex: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_a
     let (cq, ctx) = unsafe { (Cq::of(ex.cast()), DeviceContext::of((*ex).base.context)) };
     let Ok(process) = ctx.alive() else { return libc::EIO };
     process.wire.look(process);
-    process.timers.run(process);
+    process.run_due_on_poll();
     cq.poller.acquire();
     // SAFETY: the lock was just taken.
     let poller = unsafe { cq.poller.held_value() };

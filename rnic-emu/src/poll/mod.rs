@@ -28,7 +28,7 @@ unsafe fn take(ibv: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
     let (cq, ctx) = unsafe { (Cq::of(ibv), DeviceContext::of((*ibv).context)) };
     let Ok(process) = ctx.alive() else { return -libc::EIO };
     process.wire.look(process);
-    process.timers.run(process);
+    process.run_due_on_poll();
     let mut ring = cq.ring.lock();
     let mut taken = 0;
     while taken < n {

@@ -4,6 +4,7 @@ use super::check;
 use super::digest::{Call, Digest};
 use crate::abi::{consts::*, *};
 use crate::device::process::Process;
+use crate::engine::pacing::{self, PostCost};
 use crate::engine::requester;
 use crate::object::ah::Ah;
 use crate::object::qp::{Qp, Requester};
@@ -29,13 +30,14 @@ pub unsafe extern "C" fn post_send(
         qp.staging.acquire();
     }
     // SAFETY: the caller's promise.
-    let (errno, process) = unsafe { post_list(qp, first, bad, &mut digest) };
+    let (errno, process, cost) = unsafe { post_list(qp, first, bad, &mut digest) };
     if extended {
         qp.staging.release();
     }
     if let Some(process) = process {
         process.timers.run_urgent(process);
     }
+    cost.spend();
     // SAFETY: the site does nothing; its arguments are for tracers.
     unsafe {
         sites::rnic_emu_posted(ibv, digest.n, digest.bytes, digest.flags(errno), digest.n_sge, first);
@@ -50,19 +52,19 @@ unsafe fn post_list(
     mut wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
     digest: &mut Digest,
-) -> (i32, Option<&'static Process>) {
+) -> (i32, Option<&'static Process>, PostCost) {
     let mut guard = qp.send.lock();
     let usable = guard.as_mut().filter(|r| Process::is_current(r.fixed.process));
     let Some(r) = usable else {
         // SAFETY: the caller's promise.
         unsafe { *bad = wr };
-        return (libc::EIO, None);
+        return (libc::EIO, None, PostCost::NONE);
     };
     let mut errno = 0;
     if send_post(qp.state()) == SendPost::Refused {
         errno = libc::EINVAL;
     }
-    let sig_all = r.queue.sig_all;
+    let (sig_all, before) = (r.queue.sig_all, r.queue.posted);
     while errno == 0 && !wr.is_null() {
         // SAFETY: the caller's promise.
         let request = unsafe { &*wr };
@@ -82,8 +84,9 @@ unsafe fn post_list(
         unsafe { *bad = wr };
     }
     digest.count_send(&r.queue.stats);
+    let cost = pacing::posted(qp, r, before);
     requester::pump(qp, r);
-    (errno, Some(r.fixed.process))
+    (errno, Some(r.fixed.process), cost)
 }
 
 /// Room for one more request behind `ahead` others not yet posted.

@@ -8,6 +8,7 @@ use super::digest::{Call, Digest};
 use super::send;
 use crate::abi::{consts::*, *};
 use crate::device::process::Process;
+use crate::engine::pacing::{self, PostCost};
 use crate::engine::requester;
 use crate::object::qp::{Qp, Requester};
 use crate::object::qp_state::{SendPost, send_post};
@@ -125,6 +126,7 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
     let mut digest = Digest::new(Call::WrComplete);
     let mut errno = libc::EIO;
     let mut process = None;
+    let mut cost = PostCost::NONE;
     if let Some(r) = qp.send.lock().as_mut() {
         errno = r.queue.stage_error;
         if errno == 0 {
@@ -136,6 +138,7 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
         }
         r.queue.staged = 0;
         digest.count_send(&r.queue.stats);
+        cost = pacing::posted(qp, r, r.queue.posted - digest.n);
         process = Some(r.fixed.process);
         requester::pump(qp, r);
     }
@@ -143,6 +146,7 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
     if let Some(process) = process.filter(|p| Process::is_current(p)) {
         process.timers.run_urgent(process);
     }
+    cost.spend();
     // SAFETY: the site does nothing; its arguments are for tracers.
     unsafe {
         sites::rnic_emu_posted(

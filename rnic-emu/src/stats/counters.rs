@@ -158,5 +158,11 @@ counters! {
         BellsRung = "bells_rung",
         /// Connections to other processes.
         Links = "links",
+        /// Completions whose time the timing model gave.
+        PacedCompletions = "paced_completions",
+        /// Of them, visible more than 200 µs after their time: the machine did not keep up.
+        PacedLate = "paced_late",
+        /// The greatest such delay, in nanoseconds.
+        PacedLagMaxNs = "paced_lag_max_ns",
     }
 }

@@ -48,6 +48,11 @@ impl StatsFile {
         self.word(word::PROCESS + counter as usize).fetch_add(n, Relaxed);
     }
 
+    /// Raises a counter of the process to at least `n`.
+    pub fn max(&self, counter: ProcessCounter, n: u64) {
+        self.word(word::PROCESS + counter as usize).fetch_max(n, Relaxed);
+    }
+
     /// The record of QP index `index`, to be written under that QP's locks.
     pub fn qp(&'static self, index: usize) -> QpStats {
         self.word(word::QP_HIGH).fetch_max(index as u64 + 1, Relaxed);

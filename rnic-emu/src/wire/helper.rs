@@ -20,11 +20,12 @@ pub fn start(process: &'static Process) -> io::Result<()> {
 }
 
 fn run(process: &'static Process) {
+    thread::sleep_precisely();
     let wire = &process.wire;
     let mut last_work = 0;
     loop {
         let now = clock::now_ns();
-        let did = process.timers.run_due(process, now);
+        let did = process.run_due(now);
         match wire.watch() {
             Watch::Program => {
                 let before = wire.looks.load(Relaxed);
@@ -57,11 +58,11 @@ fn run(process: &'static Process) {
 /// Waits for a peer, a new connection, our bell, the next timer, or `at_most_ns`.
 fn sleep(process: &'static Process, now: u64, at_most_ns: u64) {
     let wire = &process.wire;
-    let wake_at = process.timers.next_due().min(now.saturating_add(at_most_ns));
+    let wake_at = process.next_due().min(now.saturating_add(at_most_ns));
     wire.helper_wakes_at.store(wake_at, SeqCst);
     // A timer set between reading the next one and announcing when we wake rings the bell only if it sees the
     // announcement: look again.
-    let wake_at = wake_at.min(process.timers.next_due());
+    let wake_at = wake_at.min(process.next_due());
     let outs: Vec<_> = wire.outs().collect();
     let ins: Vec<_> = wire.ins().collect();
     let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

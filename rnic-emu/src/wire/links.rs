@@ -210,7 +210,7 @@ impl Wire {
     /// The program's look at the rings, on every poll.
     #[inline]
     pub fn look(&self, process: &'static Process) {
-        if self.open.load(Acquire) == 0 {
+        if self.open.load(Acquire) == 0 && process.pacer.is_none() {
             return;
         }
         let looks = self.looks.load(Relaxed) + 1;
@@ -231,11 +231,28 @@ impl Wire {
         if self.watch.load(SeqCst) == Watch::Program as u32 { Watch::Program } else { Watch::Helper }
     }
 
+    /// The program's thread is about to sleep: leaves everything to the helper, which may have to change its plans.
+    pub fn program_sleeps(&self, process: &'static Process) {
+        let was = self.watch();
+        self.leave_to_helper();
+        self.progress(process);
+        if was == Watch::Program && process.next_due() < self.helper_wakes_at.load(SeqCst) {
+            self.bell.ring();
+        }
+    }
+
     /// Leaves the rings to the helper: peers must wake it from now on. The caller looks once more afterwards.
     pub fn leave_to_helper(&self) {
         self.looks_at_sleep.store(self.looks.load(Relaxed), Relaxed);
         self.watch.store(Watch::Helper as u32, SeqCst);
         self.set_rouse(HELPER);
+    }
+
+    /// Something is due at `at`: wakes the helper if it means to sleep longer and nobody else is looking.
+    pub fn due_earlier(&self, at: u64) {
+        if at < self.helper_wakes_at.load(SeqCst) && self.watch() == Watch::Helper {
+            self.bell.ring();
+        }
     }
 
     fn set_rouse(&self, how: u64) {
