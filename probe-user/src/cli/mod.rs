@@ -1,6 +1,7 @@
 //! The command line: one module per subcommand, each with its arguments and a `run`.
 
 mod devices;
+mod diff;
 mod export;
 mod probes;
 mod providers;
@@ -28,6 +29,7 @@ pub struct Cli {
 enum Command {
     Record(record::Args),
     Report(report::Args),
+    Diff(diff::Args),
     Export(export::Args),
     Probes(probes::Args),
     Devices(devices::Args),
@@ -59,6 +61,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Record(args) => record::run(args),
         Command::Report(args) => report::run(args),
+        Command::Diff(args) => diff::run(args),
         Command::Export(args) => export::run(args),
         Command::Probes(args) => probes::run(args),
         Command::Devices(args) => devices::run(args),

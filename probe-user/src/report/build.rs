@@ -206,6 +206,10 @@ fn registration(model: &Model, process: &ProcessModel, visible: &Visible<'_>) ->
             pin_share: split.pin.share(),
             dma_map_share: split.dma_map.share(),
             driver_share: split.driver.share(),
+            kernel_other_share: kernel_share
+                .zip(split.pin.share())
+                .zip(split.driver.share())
+                .map(|((kernel, pin), driver)| (kernel - pin - driver).max(0.0)),
             page_faults: (split.page_faults_known > 0).then_some(split.page_faults),
         },
         pages: Pages {

@@ -224,10 +224,12 @@ pub struct Split {
     pub library_share: Option<f64>,
     /// Pinning pages (part of the kernel's).
     pub pin_share: Option<f64>,
-    /// Mapping for the device (part of the kernel's).
+    /// Mapping for the device (part of pinning's).
     pub dma_map_share: Option<f64>,
-    /// The driver (part of the kernel's).
+    /// The driver, without pinning (part of the kernel's).
     pub driver_share: Option<f64>,
+    /// Elsewhere in the kernel.
+    pub kernel_other_share: Option<f64>,
     /// Page faults while pinning: memory touched for the first time.
     pub page_faults: Option<u64>,
 }

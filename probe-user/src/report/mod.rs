@@ -1,6 +1,7 @@
 //! What a model says, for a person (text) and for a program (JSON). Both come from the same [`Report`].
 
 mod build;
+mod diff;
 mod document;
 mod names;
 pub mod table;
@@ -8,6 +9,7 @@ mod text;
 pub mod units;
 
 pub use build::{Filter, build, latency, unavailable};
+pub use diff::{DIFF_SCHEMA, Diff, Metric, Outcome, diff};
 pub use document::*;
 pub use names::errno;
 pub use text::{Layout, write as write_text};

@@ -200,22 +200,25 @@ impl Text<'_> {
         }
         self.calls("registrations", &r.calls, &more)?;
         let s = &r.split;
-        let parts: Vec<_> = [
-            ("library", s.library_share),
-            ("kernel", s.kernel_share),
-            ("of which pinning", s.pin_share),
-            ("DMA mapping", s.dma_map_share),
-            ("driver", s.driver_share),
-        ]
-        .into_iter()
-        .filter_map(|(name, share)| Some(format!("{name} {}", percent(share?))))
-        .collect();
-        if !parts.is_empty() {
+        let parts = |parts: &[(&str, Option<f64>)]| -> Vec<String> {
+            parts.iter().filter_map(|(name, share)| Some(format!("{name} {}", percent((*share)?)))).collect()
+        };
+        let whole = parts(&[("library", s.library_share), ("kernel", s.kernel_share)]);
+        if !whole.is_empty() {
+            let inside = parts(&[
+                ("pinning", s.pin_share),
+                ("of it DMA mapping", s.dma_map_share),
+                ("driver", s.driver_share),
+                ("elsewhere", s.kernel_other_share),
+            ]);
+            let inside = if inside.is_empty() { String::new() } else { format!(" ({})", inside.join(", ")) };
             let faults = s.page_faults.filter(|n| *n > 0).map(|n| format!("  {} page faults", count(n)));
-            self.row("  time in", &format!("{}{}", parts.join("  "), faults.unwrap_or_default()))?;
+            let text = format!("{}{inside}{}", whole.join("  "), faults.unwrap_or_default());
+            self.row("  time in", &text)?;
         }
         if let (Some(pages), Some(mean)) = (r.pages.count.filter(|n| *n > 0), r.pages.mean_ns_per_page) {
-            self.row("  pages", &format!("{} × 4 KiB  {mean:.0} ns/page on average", count(pages)))?;
+            let text = format!("{} × 4 KiB  {} a page on average", count(pages), duration(mean as u64));
+            self.row("  pages", &text)?;
         }
         for (label, fit) in [
             ("  cost", r.pages.fit),
@@ -223,9 +226,9 @@ impl Text<'_> {
         ] {
             let Some(fit) = fit else { continue };
             let text = format!(
-                "{} + {:.0} ns × pages  (fitted to {} from {:.0} to {:.0} pages, within {})",
+                "{} + {} × pages  (fitted to {} from {:.0} to {:.0} pages, within {})",
                 duration(fit.base_ns as u64),
-                fit.ns_per_page,
+                duration(fit.ns_per_page as u64),
                 count(fit.registrations),
                 fit.from_pages,
                 fit.to_pages,
@@ -458,7 +461,8 @@ impl Text<'_> {
         }
         let (Some(n), Some(failed)) = (c.count.filter(|n| *n > 0), c.failed) else { return Ok(()) };
         self.row(label, &format!("{}{more}", count(n)))?;
-        if let Some(text) = quantiles(&c.latency_ns) {
+        let once = c.latency_ns.total.filter(|_| n == 1).map(duration);
+        if let Some(text) = once.or_else(|| quantiles(&c.latency_ns)) {
             self.row("  latency", &text)?;
         }
         if failed > 0 {

@@ -4,6 +4,7 @@
 
 mod common;
 mod export;
+mod real;
 mod report;
 mod schemas;
 mod trace;

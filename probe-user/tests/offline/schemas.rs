@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use probe_user::devices::{Inventory, inventory};
 use probe_user::model::Model;
-use probe_user::report::{Filter, Report, build};
+use probe_user::report::{Diff, Filter, Report, build, diff};
 use probe_user::sample::Record;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -23,12 +23,18 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas")
 }
 
-fn schemas() -> [(&'static str, Value); 3] {
+fn schemas() -> [(&'static str, Value); 4] {
     [
+        ("rdma-diff-1.json", schema::<Diff>("rdma-diff/1")),
         ("rdma-trace-1.json", schema::<Record>("rdma-trace/1")),
         ("rdma-report-1.json", schema::<Report>("rdma-report/1")),
         ("rdma-devices-1.json", schema::<Inventory>("rdma-devices/1")),
     ]
+}
+
+/// The schema of that file.
+pub fn schema_of(name: &str) -> Value {
+    schemas().into_iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 #[test]
@@ -49,7 +55,7 @@ fn the_schemas_in_the_repository_are_those_of_the_code() {
 }
 
 /// Fails with what is wrong and where, so that the message tells what to mend.
-fn assert_valid(schema: &Value, instance: &Value) {
+pub fn assert_valid(schema: &Value, instance: &Value) {
     let validator = jsonschema::validator_for(schema).unwrap();
     let errors: Vec<_> =
         validator.iter_errors(instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
@@ -58,7 +64,7 @@ fn assert_valid(schema: &Value, instance: &Value) {
 
 #[test]
 fn every_kind_of_record_keeps_to_the_trace_schema() {
-    let schema = &schemas()[0].1;
+    let schema = &schema_of("rdma-trace-1.json");
     for record in every_kind_of_record() {
         assert_valid(schema, &serde_json::to_value(&record).unwrap());
     }
@@ -66,7 +72,7 @@ fn every_kind_of_record_keeps_to_the_trace_schema() {
 
 #[test]
 fn the_trace_schema_refuses_what_no_trace_holds() {
-    let validator = jsonschema::validator_for(&schemas()[0].1).unwrap();
+    let validator = jsonschema::validator_for(&schema_of("rdma-trace-1.json")).unwrap();
     for wrong in [
         r#"{"kind":"event","t_ns":-1,"duration_ns":1,"pid":1,"start_ns":1,"tid":1,"call":"reg_mr"}"#,
         r#"{"kind":"event","t_ns":1,"duration_ns":1,"pid":1,"start_ns":1,"tid":1,"call":"unknown"}"#,
@@ -83,8 +89,9 @@ fn reports_and_inventories_keep_to_their_schemas() {
     every_kind_of_record().iter().for_each(|record| model.push(record));
     let report = build(&model, None, &Filter::default());
     assert!(!report.processes.is_empty());
-    assert_valid(&schemas()[1].1, &serde_json::to_value(&report).unwrap());
-    assert_valid(&schemas()[2].1, &serde_json::to_value(inventory()).unwrap());
+    assert_valid(&schema_of("rdma-report-1.json"), &serde_json::to_value(&report).unwrap());
+    assert_valid(&schema_of("rdma-diff-1.json"), &serde_json::to_value(diff(&model, &model)).unwrap());
+    assert_valid(&schema_of("rdma-devices-1.json"), &serde_json::to_value(inventory()).unwrap());
 }
 
 #[test]
@@ -103,7 +110,7 @@ fn the_format_document_names_every_key_of_a_trace() {
             _ => {}
         }
     }
-    collect(&schemas()[0].1, &mut keys);
+    collect(&schema_of("rdma-trace-1.json"), &mut keys);
     assert!(keys.len() > 50, "{keys:?}");
     let missing: Vec<_> = keys.iter().filter(|key| !document.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "docs/trace-format.md does not name {missing:?}");
