@@ -160,6 +160,11 @@ fn every_object_the_rdma_tool_lists_is_listed_with_the_same_owner_and_numbers() 
     assert_eq!((port.state.as_str(), port.link_layer.as_str()), ("ACTIVE", "Ethernet"));
     assert!(port.counters.contains_key("sent_pkts") && !port.netdev.is_empty() && !port.gids.is_empty());
     assert_eq!(now.devices[0].device.driver, "rdma_rxe");
+
+    let header = probe_user::devices::devices();
+    assert_eq!((header.len(), header[0].driver.as_str()), (1, "rdma_rxe"));
+    let sample = probe_user::devices::counters();
+    assert!(sample[0].ports[0].counters.keys().eq(port.counters.keys()));
 }
 
 /// Waits until the programs have made their objects and nothing changes any more.

@@ -84,13 +84,22 @@ pub fn inventory() -> Inventory {
     inventory_below(Path::new(sysfs::CLASS))
 }
 
-/// The devices alone, as traces carry them in header and samples.
+/// The devices alone, as a trace's header carries them; empty where there is no RDMA subsystem.
 pub fn devices() -> Vec<Device> {
-    inventory_of_devices(Path::new(sysfs::CLASS), &mut None)
-        .0
-        .into_iter()
-        .map(|listed| listed.device)
-        .collect()
+    let class = Path::new(sysfs::CLASS);
+    let mut nldev = sysfs::devices(class).and_then(|_| Nldev::open().ok());
+    inventory_of_devices(class, &mut nldev).0.into_iter().map(|listed| listed.device).collect()
+}
+
+/// Names, port states and counters alone, as a trace's samples carry them: cheap enough to be read every second.
+pub fn counters() -> Vec<Device> {
+    let class = Path::new(sysfs::CLASS);
+    let of_device = |name: String| {
+        let mut sysfs = Sysfs::new(class, &name);
+        let ports = sysfs.ports().into_iter().map(|number| sysfs.port_counters(number)).collect();
+        Device { name, ports, ..Device::default() }
+    };
+    sysfs::devices(class).unwrap_or_default().into_iter().map(of_device).collect()
 }
 
 fn inventory_below(class: &Path) -> Inventory {
