@@ -43,10 +43,8 @@ pub fn main(options: &Options) -> Result<u8> {
     );
     let status = vm::run_shared(&options.kernel, &out, script())?;
     if status == 0 {
-        eprintln!(
-            "demo: the same again from the trace: rdma-probe report {}",
-            out.join("demo.trace").display()
-        );
+        let (program, trace) = (paths::binaries(false).join("rdma-probe"), out.join("demo.trace"));
+        eprintln!("demo: the same again, from the trace: {} report {}", program.display(), trace.display());
     }
     Ok(status)
 }
