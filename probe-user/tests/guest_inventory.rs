@@ -1,6 +1,4 @@
-//! The inventory against the `rdma` tool, on a host with soft-RoCE: `cargo xtask vm run -- <this test's binary>`.
-//!
-//! Elsewhere there is nothing to compare, and the test says so.
+//! The inventory against the `rdma` tool, on real soft-RoCE: `cargo xtask vm test`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
@@ -64,11 +62,9 @@ fn same(what: &str, ours: impl Iterator<Item = Row>, theirs: impl Iterator<Item 
 }
 
 #[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
 fn every_object_the_rdma_tool_lists_is_listed_with_the_same_owner_and_numbers() {
-    let (Ok(device), Ok(address)) = (std::env::var("RDMA_DEV"), std::env::var("RDMA_IP")) else {
-        eprintln!("skipped: no soft-RoCE here (RDMA_DEV is not set)");
-        return;
-    };
+    let (device, address) = (std::env::var("RDMA_DEV").unwrap(), std::env::var("RDMA_IP").unwrap());
     let mut programs = Programs(Vec::new());
     // Servers that have made their queues and wait for a client, so that both looks see the same.
     for (program, port) in [
