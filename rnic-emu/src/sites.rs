@@ -4,13 +4,14 @@
 //! `jmp` to the work, which older kernels emulate. The slots are 16-byte aligned, so that no nop crosses a page (it
 //! would never be optimised), and lie together, so that a fork handler can refresh them (see `sys::fork`).
 //!
-//! Entry sites have the signature of the verb. The two *digest* sites are called once at the end of each operation:
+//! Entry sites have the signature of the verb. The *digest* sites are called once per operation, as
+//! [`probe_common::site`] describes them for this device and the tap alike:
 //!
-//! * `rnic_emu_posted(qp, n_wr, bytes, flags, n_sge, wr)` after a post to a send queue, classic or extended:
-//!   `n_wr` requests really posted, their payload `bytes` and scatter/gather entries `n_sge` (both of posted ones
-//!   only), `flags` as packed by [`PostFlags`], `wr` the first `ibv_send_wr` or null for the extended interface.
-//! * `rnic_emu_posted_recv(queue, n_wr, bytes, flags, n_sge, wr)` the same for receives; `queue` is the `ibv_qp`, or
-//!   the `ibv_srq` when [`PostFlags`] says so; `bytes` the room in their buffers.
+//! * `rnic_emu_posted(queue, n_wr, bytes, flags, n_sge, wr)` when a post to a send or receive queue has been taken and
+//!   before anything is done about it, so that no completion of it can have been polled yet. It tells of the requests
+//!   *really* posted; `flags` are [`probe_common::site::Flags`]; `wr` is the first request, null in the extended API.
+//! * `rnic_emu_post_failed(queue, 0, 0, flags, 0, errno)` after it, when the call returns an error: nothing is to be
+//!   subtracted from what `posted` told.
 //! * `rnic_emu_polled(cq, n, wc)` after a poll: `n` completions (0 for an empty poll, negative for an error) at `wc`,
 //!   an array of `ibv_wc`. An extended poll is reported when it ends, and every 256 completions before that.
 
@@ -18,52 +19,6 @@ use crate::abi::*;
 use crate::{control, poll, post};
 use libc::c_int;
 use std::arch::naked_asm;
-
-/// Packing of a digest site's `flags`.
-///
-/// | bits | meaning |
-/// |---|---|
-/// | 0–15 | requests with a completion on success: `IBV_SEND_SIGNALED` or `sq_sig_all` (at most 65,535) |
-/// | 16–31 | requests with inline data (at most 65,535) |
-/// | 32–39 | `ibv_wr_opcode` of the first request; 255 if none was posted, and for receives |
-/// | 40–55 | errno the call returned; 0 for success |
-/// | 56–57 | 0: `post_send`, 1: `wr_complete`, 2: `post_recv`, 3: `post_srq_recv` |
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PostFlags {
-    /// Requests with a completion on success.
-    pub signalled: u32,
-    /// Requests with inline data.
-    pub inline: u32,
-    /// Opcode of the first request.
-    pub first_opcode: u8,
-    /// What the call returned.
-    pub errno: u16,
-    /// Which call it was.
-    pub call: u8,
-}
-
-impl PostFlags {
-    /// As the sites carry it.
-    #[inline]
-    pub fn pack(self) -> u64 {
-        u64::from(self.signalled.min(0xffff))
-            | u64::from(self.inline.min(0xffff)) << 16
-            | u64::from(self.first_opcode) << 32
-            | u64::from(self.errno) << 40
-            | u64::from(self.call & 3) << 56
-    }
-
-    /// Back from what a site carried.
-    pub fn unpack(bits: u64) -> Self {
-        Self {
-            signalled: bits as u32 & 0xffff,
-            inline: (bits >> 16) as u32 & 0xffff,
-            first_opcode: (bits >> 32) as u8,
-            errno: (bits >> 40) as u16,
-            call: (bits >> 56) as u8 & 3,
-        }
-    }
-}
 
 macro_rules! sites {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $kind:ty),*) $(-> $ret:ty)? => $($inner:path)?;)+) => {
@@ -124,10 +79,10 @@ sites! {
     /// `ibv_create_srq_ex`, behind the inline function.
     fn rnic_emu_create_srq_ex(context: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq
         => control::srq::create_srq_ex;
-    /// Digest of a post to a send queue.
-    fn rnic_emu_posted(qp: *mut ibv_qp, n: u64, bytes: u64, flags: u64, n_sge: u64, wr: *const ibv_send_wr) => ;
-    /// Digest of a post to a receive queue.
-    fn rnic_emu_posted_recv(queue: *mut libc::c_void, n: u64, bytes: u64, flags: u64, n_sge: u64, wr: *const ibv_recv_wr) => ;
+    /// Digest of a post: `queue` is the `ibv_qp` or `ibv_srq`, `wr` the first request.
+    fn rnic_emu_posted(queue: usize, n: u64, bytes: u64, flags: u64, n_sge: u64, wr: usize) => ;
+    /// A post failed with `errno`.
+    fn rnic_emu_post_failed(queue: usize, n: u64, bytes: u64, flags: u64, n_sge: u64, errno: u64) => ;
     /// Digest of a poll.
     fn rnic_emu_polled(cq: *mut ibv_cq, n: i64, wc: *const ibv_wc) => ;
 }
@@ -155,11 +110,5 @@ mod tests {
         }
         let (first, last) = code_range();
         assert_eq!(last + 1 - first, 16 * all().len());
-    }
-
-    #[test]
-    fn flags_survive_packing() {
-        let f = PostFlags { signalled: 3, inline: 70_000, first_opcode: 9, errno: 12, call: 1 };
-        assert_eq!(PostFlags::unpack(f.pack()), PostFlags { inline: 65_535, ..f });
     }
 }

@@ -109,7 +109,7 @@ fn probe_sites_are_nops_of_five_bytes_that_do_not_cross_a_page() {
             c"rnic_emu_next_poll",
             c"rnic_emu_end_poll",
             c"rnic_emu_posted",
-            c"rnic_emu_posted_recv",
+            c"rnic_emu_post_failed",
             c"rnic_emu_polled",
             c"rnic_emu_create_qp_ex",
             c"rnic_emu_create_cq_ex",

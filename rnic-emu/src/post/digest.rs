@@ -1,51 +1,39 @@
-//! What one posting call did, counted while it is done: for the QP's counters and for the probe site.
+//! What one posting call did, counted while it is done: for the QP's counters and for the probe sites.
 
 use crate::abi::consts::*;
 use crate::object::send_queue::SendWqe;
-use crate::sites::PostFlags;
+use crate::sites;
 use crate::stats::{QpCounter, QpStats};
-
-/// Which call it was.
-#[derive(Clone, Copy)]
-#[repr(u8)]
-pub enum Call {
-    /// `post_send`.
-    Send = 0,
-    /// `wr_complete`.
-    WrComplete = 1,
-    /// `post_recv`.
-    Recv = 2,
-    /// `post_srq_recv`.
-    SrqRecv = 3,
-}
+use probe_common::site::{Flags, Queue};
 
 /// Sums over the requests a call posted.
 pub struct Digest {
+    /// The queue posted to, as tracers know it: the address of the program's object.
+    object: usize,
+    queue: Queue,
+    extended: bool,
     /// Requests.
     pub n: u64,
-    /// Payload bytes.
-    pub bytes: u64,
-    /// Scatter/gather entries.
-    pub n_sge: u64,
-    flags: PostFlags,
+    bytes: u64,
+    n_sge: u64,
+    signalled: u64,
+    inline: u64,
+    opcodes: u16,
 }
 
 impl Digest {
-    /// Nothing yet.
-    pub fn new(call: Call) -> Self {
-        let flags = PostFlags { first_opcode: u8::MAX, call: call as u8, ..PostFlags::default() };
-        Self { n: 0, bytes: 0, n_sge: 0, flags }
+    /// Nothing yet, of a call that posts to `object`.
+    pub fn new(object: usize, queue: Queue, extended: bool) -> Self {
+        Self { object, queue, extended, n: 0, bytes: 0, n_sge: 0, signalled: 0, inline: 0, opcodes: 0 }
     }
 
     /// Adds a posted send.
     #[inline]
     pub fn send(&mut self, wqe: &SendWqe, sig_all: bool, stats: &QpStats) {
-        if self.n == 0 {
-            self.flags.first_opcode = wqe.opcode;
-        }
         self.recv(u64::from(wqe.len), u64::from(wqe.n_sge));
-        self.flags.signalled += u32::from(sig_all || u32::from(wqe.flags) & IBV_SEND_SIGNALED != 0);
-        self.flags.inline += u32::from(wqe.inline);
+        self.signalled += u64::from(sig_all || u32::from(wqe.flags) & IBV_SEND_SIGNALED != 0);
+        self.inline += u64::from(wqe.inline);
+        self.opcodes |= 1 << (wqe.opcode & 15);
         stats.add(opcode_counter(wqe.opcode), 1);
     }
 
@@ -61,15 +49,42 @@ impl Digest {
     pub fn count_send(&self, stats: &QpStats) {
         stats.add(QpCounter::SendCalls, 1);
         stats.add(QpCounter::SendWrs, self.n);
-        stats.add(QpCounter::Signalled, u64::from(self.flags.signalled));
-        stats.add(QpCounter::Inline, u64::from(self.flags.inline));
+        stats.add(QpCounter::Signalled, self.signalled);
+        stats.add(QpCounter::Inline, self.inline);
         stats.add(QpCounter::SendBytes, self.bytes);
         stats.add(QpCounter::SendSges, self.n_sge);
     }
 
-    /// The site's `flags`, with what the call returns.
-    pub fn flags(&self, errno: i32) -> u64 {
-        PostFlags { errno: errno as u16, ..self.flags }.pack()
+    fn flags(&self) -> u64 {
+        Flags::pack(self.signalled, self.inline, self.opcodes, self.queue, self.extended).0
+    }
+
+    /// Tells tracers what was posted. Called with the queue's lock held, before anything is done about it: a completion
+    /// must not be polled before its request was seen.
+    #[inline]
+    pub fn tell(&self, first_wr: usize) {
+        // SAFETY: the site does nothing; its arguments are for tracers.
+        unsafe {
+            sites::rnic_emu_posted(self.object, self.n, self.bytes, self.flags(), self.n_sge, first_wr);
+        }
+    }
+
+    /// Tells tracers that the call fails.
+    #[inline]
+    pub fn tell_failure(&self, errno: i32) {
+        if errno != 0 {
+            // SAFETY: as above.
+            unsafe {
+                sites::rnic_emu_post_failed(
+                    self.object,
+                    0,
+                    0,
+                    self.flags(),
+                    0,
+                    u64::from(errno.unsigned_abs()),
+                );
+            }
+        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! `ibv_post_recv` and `ibv_post_srq_recv`.
 
-use super::digest::{Call, Digest};
+use super::digest::Digest;
 use crate::abi::{consts::*, *};
 use crate::device::context::DeviceContext;
 use crate::device::process::Process;
 use crate::engine::requester::flush_soon;
 use crate::object::qp::Qp;
 use crate::object::srq::Srq;
-use crate::sites;
 use crate::stats::{ProcessCounter, QpCounter};
+use probe_common::site::Queue;
 use std::sync::atomic::Ordering::*;
 
 /// Posts a list of receives to a QP.
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn post_recv(
 ) -> libc::c_int {
     // SAFETY: the caller's promise.
     let qp = unsafe { Qp::of(ibv) };
-    let mut digest = Digest::new(Call::Recv);
+    let mut digest = Digest::new(ibv as usize, Queue::Receive, false);
     let mut guard = qp.recv.lock();
     let mut process = None;
     let errno = match guard.as_mut().filter(|r| Process::is_current(r.fixed.process)) {
@@ -38,6 +38,7 @@ pub unsafe extern "C" fn post_recv(
                     r.ring.post(id, sges, qp.recv_freed.load(Acquire))
                 })
             };
+            digest.tell(first as usize);
             r.stats.add(QpCounter::RecvCalls, 1);
             r.stats.add(QpCounter::RecvWrs, digest.n);
             if qp.state() == IBV_QPS_ERR && digest.n > 0 {
@@ -48,6 +49,7 @@ pub unsafe extern "C" fn post_recv(
         None => {
             // SAFETY: the caller's promise.
             unsafe { *bad = first };
+            digest.tell(first as usize);
             libc::EIO
         }
     };
@@ -55,17 +57,7 @@ pub unsafe extern "C" fn post_recv(
     if let Some(process) = process {
         process.timers.run_urgent(process);
     }
-    // SAFETY: the site does nothing; its arguments are for tracers.
-    unsafe {
-        sites::rnic_emu_posted_recv(
-            ibv.cast(),
-            digest.n,
-            digest.bytes,
-            digest.flags(errno),
-            digest.n_sge,
-            first,
-        );
-    }
+    digest.tell_failure(errno);
     errno
 }
 
@@ -80,13 +72,14 @@ pub unsafe extern "C" fn post_srq_recv(
 ) -> libc::c_int {
     // SAFETY: the caller's promise.
     let (srq, ctx) = unsafe { (Srq::of(ibv), DeviceContext::of((*ibv).context)) };
-    let mut digest = Digest::new(Call::SrqRecv);
+    let mut digest = Digest::new(ibv as usize, Queue::SharedReceive, false);
     let errno = match ctx.alive() {
         Ok(process) => {
             let mut queue = srq.queue.lock();
             // SAFETY: the caller's promise.
             let errno =
                 unsafe { post_list(first, bad, &mut digest, |id, sges| srq.post(&mut queue, id, sges)) };
+            digest.tell(first as usize);
             drop(queue);
             process.stats.add(ProcessCounter::SrqRecvCalls, 1);
             process.stats.add(ProcessCounter::SrqRecvWrs, digest.n);
@@ -95,20 +88,11 @@ pub unsafe extern "C" fn post_srq_recv(
         Err(e) => {
             // SAFETY: the caller's promise.
             unsafe { *bad = first };
+            digest.tell(first as usize);
             e
         }
     };
-    // SAFETY: the site does nothing; its arguments are for tracers.
-    unsafe {
-        sites::rnic_emu_posted_recv(
-            ibv.cast(),
-            digest.n,
-            digest.bytes,
-            digest.flags(errno),
-            digest.n_sge,
-            first,
-        );
-    }
+    digest.tell_failure(errno);
     errno
 }
 

@@ -1,7 +1,7 @@
 //! `ibv_post_send`.
 
 use super::check;
-use super::digest::{Call, Digest};
+use super::digest::Digest;
 use crate::abi::{consts::*, *};
 use crate::device::process::Process;
 use crate::engine::pacing::{self, PostCost};
@@ -10,7 +10,7 @@ use crate::object::ah::Ah;
 use crate::object::qp::{Qp, Requester};
 use crate::object::qp_state::{SendPost, send_post};
 use crate::object::send_queue::{NOWHERE, PENDING, SendWqe};
-use crate::sites;
+use probe_common::site::Queue;
 use std::sync::atomic::Ordering::*;
 
 /// Posts a list of requests.
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn post_send(
 ) -> libc::c_int {
     // SAFETY: the caller's promise.
     let qp = unsafe { Qp::of(ibv) };
-    let mut digest = Digest::new(Call::Send);
+    let mut digest = Digest::new(ibv as usize, Queue::Send, false);
     let extended = qp.is_extended();
     if extended {
         qp.staging.acquire();
@@ -38,10 +38,7 @@ pub unsafe extern "C" fn post_send(
         process.timers.run_urgent(process);
     }
     cost.spend();
-    // SAFETY: the site does nothing; its arguments are for tracers.
-    unsafe {
-        sites::rnic_emu_posted(ibv, digest.n, digest.bytes, digest.flags(errno), digest.n_sge, first);
-    }
+    digest.tell_failure(errno);
     errno
 }
 
@@ -49,15 +46,17 @@ pub unsafe extern "C" fn post_send(
 /// As [`post_send`].
 unsafe fn post_list(
     qp: &'static Qp,
-    mut wr: *mut ibv_send_wr,
+    first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
     digest: &mut Digest,
 ) -> (i32, Option<&'static Process>, PostCost) {
+    let mut wr = first;
     let mut guard = qp.send.lock();
     let usable = guard.as_mut().filter(|r| Process::is_current(r.fixed.process));
     let Some(r) = usable else {
         // SAFETY: the caller's promise.
         unsafe { *bad = wr };
+        digest.tell(wr as usize);
         return (libc::EIO, None, PostCost::NONE);
     };
     let mut errno = 0;
@@ -84,6 +83,7 @@ unsafe fn post_list(
         unsafe { *bad = wr };
     }
     digest.count_send(&r.queue.stats);
+    digest.tell(first as usize);
     let cost = pacing::posted(qp, r, before);
     requester::pump(qp, r);
     (errno, Some(r.fixed.process), cost)

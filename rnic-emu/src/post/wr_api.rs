@@ -4,7 +4,7 @@
 //! remembered and reported by `ibv_wr_complete`, which then posts nothing, as the interface demands.
 
 use super::check;
-use super::digest::{Call, Digest};
+use super::digest::Digest;
 use super::send;
 use crate::abi::{consts::*, *};
 use crate::device::process::Process;
@@ -15,6 +15,7 @@ use crate::object::qp_state::{SendPost, send_post};
 use crate::object::send_queue::{PENDING, SendWqe};
 use crate::sites;
 use libc::{c_int, c_void};
+use probe_common::site::Queue;
 
 /// Fills in every slot of the table.
 pub fn install(ex: &mut ibv_qp_ex) {
@@ -123,7 +124,7 @@ unsafe extern "C" fn wr_start(ex: *mut ibv_qp_ex) {
 pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
     // SAFETY: a live extended QP of ours.
     let qp = unsafe { Qp::of(ex.cast()) };
-    let mut digest = Digest::new(Call::WrComplete);
+    let mut digest = Digest::new(ex as usize, Queue::Send, true);
     let mut errno = libc::EIO;
     let mut process = None;
     let mut cost = PostCost::NONE;
@@ -138,6 +139,7 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
         }
         r.queue.staged = 0;
         digest.count_send(&r.queue.stats);
+        digest.tell(0);
         cost = pacing::posted(qp, r, r.queue.posted - digest.n);
         process = Some(r.fixed.process);
         requester::pump(qp, r);
@@ -147,17 +149,7 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
         process.timers.run_urgent(process);
     }
     cost.spend();
-    // SAFETY: the site does nothing; its arguments are for tracers.
-    unsafe {
-        sites::rnic_emu_posted(
-            ex.cast(),
-            digest.n,
-            digest.bytes,
-            digest.flags(errno),
-            digest.n_sge,
-            std::ptr::null(),
-        );
-    }
+    digest.tell_failure(errno);
     errno
 }
 
