@@ -116,8 +116,22 @@ impl ThreadStack {
 
     /// Drops frames whose functions are no more, seen from an entry at `sp`.
     #[inline(always)]
-    pub unsafe fn prune_at_entry(this: *mut Self, sp: u64, side: Side) {
+    pub unsafe fn prune_at_entry(this: *mut Self, sp: u64, cookie: Cookie, side: Side) {
         let mut depth = unsafe { (*this).depth };
+        // None of these functions calls itself: where one is entered, an earlier entry of it has been left by another
+        // way. What it left on the stack may still look whole, in a variable that was never written.
+        let mut i = 0;
+        while i < MAX_DEPTH as u64 {
+            if i >= depth {
+                break;
+            }
+            let frame = unsafe { &*Self::frame(this, i) };
+            if frame.cookie == cookie.0 && cookie.site() != 0 {
+                depth = i;
+                break;
+            }
+            i += 1;
+        }
         let mut i = 0;
         while i < MAX_DEPTH {
             if depth == 0 || depth > MAX_DEPTH as u64 {

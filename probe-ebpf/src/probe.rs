@@ -46,7 +46,7 @@ pub fn enter(ctx: &ProbeContext, side: Side) {
     };
     // SAFETY: the map value is this thread's own; only it, here, reads or writes it.
     unsafe {
-        ThreadStack::prune_at_entry(stack, sp, side);
+        ThreadStack::prune_at_entry(stack, sp, cookie, side);
         let flags = outer_flags(stack, cookie, side);
         if cookie.call() != 0 && flags & NESTED == 0 {
             count_entry(subject, cookie.call());

@@ -105,7 +105,7 @@ impl LibraryProbes {
             match &point.exit {
                 Exit::ReturnAddress => returns.push((point.file_offset, cookie)),
                 Exit::Instructions(places) => {
-                    instructions.extend(places.iter().map(|place| (*place, cookie)))
+                    instructions.extend(places.iter().map(|place| (*place, cookie)));
                 }
             }
         }

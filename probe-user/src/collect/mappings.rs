@@ -63,7 +63,8 @@ impl MappingWatch {
                     .sample_id_all(true)
                     .sample(SampleFlag::TIME)
                     .clockid(Clock::MONOTONIC)
-                    .wakeup_events(1)
+                    // In bytes: the kernel counts only samples as events, and a mapping is none.
+                    .wakeup_watermark(1)
                     .enabled(true)
                     .build()?
                     .sampled(RING_BYTES)
