@@ -28,11 +28,8 @@ fn each(options: &[&str], checks: &[&str], verbose: bool) -> Result<(Outcome, St
         // A network that swallows packets must not hold the tests up.
         let mut limited = command::tool("timeout")?;
         limited.arg("120").arg(&deny).args(["--workspace", "--locked", "--manifest-path"]).arg(manifest);
-        limited
-            .args(options)
-            .args(["check", "--config"])
-            .arg(paths::workspace().join("deny.toml"))
-            .args(checks);
+        limited.arg("--config").arg(paths::workspace().join("deny.toml")).args(options);
+        limited.arg("check").args(checks);
         let (success, output) = step::run(&mut limited, verbose)?;
         match judged(success, &output) {
             Outcome::Passed(_) => {}
