@@ -4,6 +4,7 @@ use crate::bench::Bench;
 use crate::cli::{Cli, Command, Common};
 use crate::compare::{self, Point};
 use crate::device::{Device, DeviceKind, DeviceLabel};
+use crate::emulated::Settings;
 use crate::error::{self, usage};
 use crate::exchange::Wire;
 use crate::outcome::{Outcome, clock};
@@ -13,6 +14,7 @@ use crate::progress::Progress;
 use crate::suite::{self, Finding, Workload};
 use crate::{emulated, memory, plot, predict, print, responder, truth};
 use anyhow::{Context as _, Result, bail};
+use rnic_emu::device::speed::Speed;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::net::{Ipv6Addr, TcpListener};
@@ -41,7 +43,7 @@ pub fn run(cli: Cli) -> Result<()> {
             }
             measure(workload, &variants, values.as_deref(), &common)
         }
-        Command::Compare { name, probe, common } => {
+        Command::Compare { name, comparison, probe, common } => {
             let workloads = if name == "all" { suite::ALL.to_vec() } else { vec![suite::find(&name)?] };
             if common.plot.is_some() && workloads.len() > 1 {
                 return Err(usage("--plot draws one workload; name it instead of \"all\""));
@@ -49,17 +51,33 @@ pub fn run(cli: Cli) -> Result<()> {
             if probe && (common.client.is_some() || common.server) {
                 return Err(usage("--probe checks this host's own process; leave --server and --client out"));
             }
-            compare(&workloads, name == "all", probe, &common)
+            let only = match comparison {
+                None => None,
+                Some(_) if name == "all" => {
+                    return Err(usage("--comparison picks one of a workload's; name the workload"));
+                }
+                Some(number) => {
+                    let count = workloads[0].about().comparisons.len();
+                    if number == 0 || number > count {
+                        return Err(usage(format!(
+                            "--comparison {number} is out of range; {name} has 1 to {count}"
+                        )));
+                    }
+                    Some(number - 1)
+                }
+            };
+            compare(&workloads, name == "all", only, probe, &common)
         }
     }
 }
 
 /// Opens the device, starting over under the emulated one where there is none to open.
 fn device(common: &Common) -> Result<Device> {
+    let settings = Settings { profile: common.profile.clone(), speed: common.speed.clone() };
     let wanted = if common.emulated { Some("emu0") } else { common.device.as_deref() };
     let emulated_wanted = wanted.is_some_and(|name| name.starts_with("emu"));
     if emulated_wanted && !emulated::is_loaded() {
-        match emulated::start_over(common.profile.as_deref())? {}
+        match emulated::start_over(&settings)? {}
     }
     let device = match Device::choose(wanted)? {
         Some(device) => device,
@@ -67,12 +85,12 @@ fn device(common: &Common) -> Result<Device> {
             if !emulated::is_loaded() {
                 note!("no usable RDMA device here; using the emulated RNIC");
             }
-            match emulated::start_over(common.profile.as_deref())? {}
+            match emulated::start_over(&settings)? {}
         }
     };
-    if common.profile.is_some() && device.kind != DeviceKind::Emulated {
+    if (common.profile.is_some() || common.speed.is_some()) && device.kind != DeviceKind::Emulated {
         return Err(usage(format!(
-            "--profile is for the emulated device, and {} is a {}; add --emulated",
+            "--profile and --speed are for the emulated device, and {} is a {}; add --emulated",
             device.info.name, device.kind
         )));
     }
@@ -88,6 +106,9 @@ fn bench(common: &Common, sweeping: bool) -> Result<Option<Bench>> {
     }
     if let Some(name) = &common.profile {
         predict::profile(name)?;
+    }
+    if let Some(speed) = &common.speed {
+        Speed::parse("--speed", speed).map_err(|error| usage(error.to_string()))?;
     }
     let device = device(common)?;
     if common.reserve_hugepages {
@@ -146,7 +167,7 @@ fn measure(
             claim: about.claim,
             pid: std::process::id(),
             device: bench.device().label(),
-            clock: clock(kind),
+            clock: clock_of(kind),
             parameter: about.sweep.as_ref().map(|sweep| sweep.parameter),
             unit: about.sweep.as_ref().map(|sweep| sweep.unit),
             points: &points,
@@ -162,7 +183,7 @@ fn measure(
         bench.device().info.name,
         about.question,
         print::sweep(about, &points),
-        clock(kind),
+        clock_of(kind),
         print::findings(&findings)
     );
     emit(common.output.as_deref(), &text)
@@ -194,7 +215,7 @@ struct Measured<'a> {
 fn draw(workload: &dyn Workload, points: &[Point], bench: &Bench, common: &Common) -> Result<()> {
     let Some(path) = &common.plot else { return Ok(()) };
     let device = bench.device();
-    let subtitle = format!("{} ({}): {}", device.info.name, device.kind, clock(device.kind));
+    let subtitle = format!("{} ({}): {}", device.info.name, device.kind, clock_of(device.kind));
     match plot::sweep(workload.about(), points, &subtitle) {
         Some(svg) => emit(Some(path), &svg),
         None => Err(usage(format!(
@@ -204,12 +225,18 @@ fn draw(workload: &dyn Workload, points: &[Point], bench: &Bench, common: &Commo
     }
 }
 
-fn compare(workloads: &[&dyn Workload], all: bool, probe: bool, common: &Common) -> Result<()> {
+fn compare(
+    workloads: &[&dyn Workload],
+    all: bool,
+    only: Option<usize>,
+    probe: bool,
+    common: &Common,
+) -> Result<()> {
     let Some(bench) = bench(common, false)? else { return Ok(()) };
     let mut progress = Progress::new();
     let mut results = Vec::new();
     for workload in workloads {
-        let result = compare::compare(&bench, *workload, &mut progress).and_then(|mut outcome| {
+        let result = compare::compare(&bench, *workload, only, &mut progress).and_then(|mut outcome| {
             if probe {
                 outcome.probes = Some(cross_check(*workload, &bench, common, &mut progress)?);
             }
@@ -273,6 +300,10 @@ fn cross_check(
         checked.push(probe::variant(variant.key, &arguments));
     }
     Ok(checked)
+}
+
+fn clock_of(kind: DeviceKind) -> String {
+    clock(kind, emulated::speed().as_deref(), &emulated::profile())
 }
 
 /// A workload that could not run, among others that could.

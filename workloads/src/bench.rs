@@ -6,12 +6,13 @@ use crate::exchange::{Reply, Wire};
 use crate::measure::Plan;
 use crate::memory::MemoryKind;
 use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// What the user may set. `None` leaves a value to the workload.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Bytes per operation.
     pub size: Option<u64>,
@@ -25,10 +26,14 @@ pub struct Options {
     pub seconds: f64,
     /// Pairs of runs per comparison.
     pub pairs: usize,
+    /// Whether huge pages may be added to the kernel's pools for the run.
+    pub reserve_hugepages: bool,
     /// Draws from the model's uncertain parameters per prediction.
     pub draws: u32,
     /// Profile of the emulated device and the model.
     pub profile: Option<String>,
+    /// Speed of the emulated device's modelled time, where it is to be timed throughout.
+    pub speed: Option<String>,
 }
 
 impl Default for Options {
@@ -40,8 +45,10 @@ impl Default for Options {
             memory: None,
             seconds: 6.0,
             pairs: 9,
+            reserve_hugepages: false,
             draws: 40,
             profile: None,
+            speed: None,
         }
     }
 }
@@ -71,6 +78,27 @@ impl Options {
             return Err(usage(format!("--draws {} is out of range; give 1 to 10000", self.draws)));
         }
         Ok(())
+    }
+
+    /// The same choices as arguments, for a comparison measured in a process of its own.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            format!("--seconds={}", self.seconds),
+            format!("--pairs={}", self.pairs),
+            format!("--draws={}", self.draws),
+        ];
+        let sizes = [("size", self.size), ("region", self.region), ("window", self.window)];
+        arguments.extend(sizes.iter().filter_map(|(name, value)| Some(format!("--{name}={}", (*value)?))));
+        if let Some(value) = self.memory.and_then(|memory| memory.to_possible_value()) {
+            arguments.push(format!("--memory={}", value.get_name()));
+        }
+        if let Some(profile) = &self.profile {
+            arguments.push(format!("--profile={profile}"));
+        }
+        if self.reserve_hugepages {
+            arguments.push("--reserve-hugepages".into());
+        }
+        arguments
     }
 
     /// Lengths of the runs of one comparison.
@@ -152,6 +180,29 @@ impl Bench {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn choices_survive_the_way_through_a_command_line() {
+        use crate::cli::{Cli, Command};
+        use clap::Parser as _;
+        let chosen = Options {
+            size: Some(128),
+            window: Some(7),
+            memory: Some(MemoryKind::Huge2M),
+            seconds: 0.25,
+            pairs: 3,
+            draws: 5,
+            reserve_hugepages: true,
+            profile: Some("cx3-like".into()),
+            ..Options::default()
+        };
+        let arguments =
+            ["rdma-workload", "compare", "inline"].map(String::from).into_iter().chain(chosen.arguments());
+        let Command::Compare { common, .. } = Cli::try_parse_from(arguments).unwrap().command else {
+            panic!()
+        };
+        assert_eq!(common.options(false), chosen);
+    }
 
     #[test]
     fn zero_and_absurd_options_name_themselves() {

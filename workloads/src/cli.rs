@@ -54,6 +54,9 @@ pub enum Command {
     Compare {
         /// Workload (see `list`), or `all`
         name: String,
+        /// Only the N-th comparison of the workload, without demonstrations
+        #[arg(long, value_name = "N")]
+        comparison: Option<usize>,
         /// Also run under rdma-probe, and print what the probes saw beside the ground truth
         #[arg(long)]
         probe: bool,
@@ -75,6 +78,9 @@ pub struct Common {
     /// Profile of the emulated device and its model, such as cx5-like, or a file
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
+    /// Let the emulated device take a NIC's time, at this speed of the real clock, such as 1/64 or 1
+    #[arg(long, value_name = "S")]
+    pub speed: Option<String>,
     /// Wait for a peer on this host and serve it
     #[arg(long, conflicts_with = "client")]
     pub server: bool,
@@ -140,8 +146,10 @@ impl Common {
             memory: self.memory,
             seconds,
             pairs: if sweeping { self.pairs.min(5) } else { self.pairs },
+            reserve_hugepages: self.reserve_hugepages,
             draws: self.draws,
             profile: self.profile.clone(),
+            speed: self.speed.clone(),
         }
     }
 }

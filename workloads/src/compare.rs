@@ -1,6 +1,8 @@
 //! Runs a workload's comparisons, its demonstrations and its sweep.
 
 use crate::bench::Bench;
+use crate::elsewhere;
+use crate::emulated;
 use crate::error;
 use crate::interrupt;
 use crate::measure::{self, Measured, Sample, Side, Summary};
@@ -37,24 +39,49 @@ impl Counted {
     }
 }
 
-/// Compares a workload's variants, each comparison within the time the options give.
-pub fn compare(bench: &Bench, workload: &dyn Workload, progress: &mut Progress) -> Result<Outcome> {
+/// Compares a workload's variants, each comparison within the time the options give. `only` picks one comparison, counted
+/// from 0, and leaves the demonstrations out.
+pub fn compare(
+    bench: &Bench,
+    workload: &dyn Workload,
+    only: Option<usize>,
+    progress: &mut Progress,
+) -> Result<Outcome> {
     let about = workload.about();
     let before = truth::total();
+    let mut elsewhere = Truth::ZERO;
     let mut effects = Vec::new();
     let mut variants: BTreeMap<String, VariantOutcome> = BTreeMap::new();
     let mut setup = Notes::new();
-    for (at, comparison) in about.comparisons.iter().enumerate() {
+    let chosen = about.comparisons.iter().enumerate().filter(|(at, _)| only.is_none_or(|only| only == *at));
+    for (at, comparison) in chosen {
         interrupt::check()?;
         let label =
             format!("{}: {} ({} of {})", about.name, comparison.title, at + 1, about.comparisons.len());
+        if only.is_none() && elsewhere::needed(bench, comparison) {
+            progress.say(&label);
+            let outcome = elsewhere::compare(bench, about.name, at, comparison)?;
+            elsewhere += outcome.ground_truth;
+            effects.extend(outcome.effects);
+            for (key, variant) in outcome.variants {
+                variants.entry(key).or_insert(variant);
+            }
+            setup.extend(outcome.setup.into_iter().filter_map(|note| {
+                let (keys, text) = note.split_once(": ")?;
+                Some((text.to_owned(), keys.split(", ").map(str::to_owned).collect()))
+            }));
+            continue;
+        }
         effects.push(one(bench, workload, comparison, &mut variants, &mut setup, &mut |step| {
             progress.say(&format!("{label}, {step}"));
         })?);
     }
-    progress.say(&format!("{}: demonstrations", about.name));
-    let findings =
-        workload.demonstrate(bench).with_context(|| format!("demonstrations of {}", about.name))?;
+    let findings = if only.is_none() {
+        progress.say(&format!("{}: demonstrations", about.name));
+        workload.demonstrate(bench).with_context(|| format!("demonstrations of {}", about.name))?
+    } else {
+        Vec::new()
+    };
     let headline = effects.first().context("a workload without comparisons")?.clone();
     let figures = |key: &str| variants.get(key).cloned().context("a variant that did not run");
     Ok(Outcome {
@@ -63,7 +90,6 @@ pub fn compare(bench: &Bench, workload: &dyn Workload, progress: &mut Progress) 
         claim: about.claim.to_owned(),
         note: about.note.to_owned(),
         device: bench.device().label(),
-        clock: clock(bench.device().kind),
         baseline: figures(&headline.baseline)?,
         optimised: figures(&headline.optimised)?,
         ratio: headline.ratio,
@@ -73,13 +99,13 @@ pub fn compare(bench: &Bench, workload: &dyn Workload, progress: &mut Progress) 
         variants,
         findings,
         setup: setup.into_iter().map(|(note, keys)| format!("{}: {note}", keys.join(", "))).collect(),
-        ground_truth: truth::total() - before,
+        ground_truth: truth::total() - before + elsewhere,
         probes: None,
     })
 }
 
 /// What trials say of their set-up, and which variants say it.
-type Notes = Vec<(String, Vec<&'static str>)>;
+type Notes = Vec<(String, Vec<String>)>;
 
 fn one(
     bench: &Bench,
@@ -105,9 +131,9 @@ fn one(
     for (counted, key) in [(&baseline, comparison.baseline), (&optimised, comparison.optimised)] {
         for note in counted.trial.notes() {
             match setup.iter_mut().find(|(text, _)| *text == note) {
-                Some((_, keys)) if !keys.contains(&key) => keys.push(key),
+                Some((_, keys)) if !keys.iter().any(|known| known == key) => keys.push(key.to_owned()),
                 Some(_) => {}
-                None => setup.push((note, vec![key])),
+                None => setup.push((note, vec![key.to_owned()])),
             }
         }
     }
@@ -145,7 +171,15 @@ fn figures(
 ) -> Result<VariantOutcome> {
     let label = workload.about().variant(key).map_or("", |variant| variant.label);
     let modelled = predict::variant(bench, workload, key, value)?;
-    Ok(VariantOutcome { variant: key.to_owned(), label: label.to_owned(), summary, modelled, ground_truth })
+    let clock = clock(bench.device().kind, emulated::speed().as_deref(), &emulated::profile());
+    Ok(VariantOutcome {
+        variant: key.to_owned(),
+        label: label.to_owned(),
+        clock,
+        summary,
+        modelled,
+        ground_truth,
+    })
 }
 
 /// One point of a sweep.

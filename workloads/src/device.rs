@@ -5,11 +5,11 @@ use crate::error::usage;
 use crate::output::note;
 use crate::verbs::{Context, DeviceInfo, Port, device_names};
 use anyhow::{Context as _, Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What carries out the work requests; decides which effects can be real.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
     /// A network adapter.
@@ -60,7 +60,7 @@ pub struct Device {
 }
 
 /// Name and kind, as JSON output carries them.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceLabel {
     /// Device name.
     pub name: String,

@@ -1,6 +1,7 @@
 //! Running under the emulated RNIC: finding its library beside this program and starting over with it preloaded.
 
 use anyhow::{Context as _, Result, bail};
+use rnic_emu::device::config::{ENV_PROFILE, ENV_SPEED};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,8 @@ use std::{env, fs};
 const LIBRARY: &str = "librnic_emu.so";
 /// Profile in force when nothing else is asked for.
 pub const DEFAULT_PROFILE: &str = "cx5-like";
+/// Carries the profile asked for to a device that is not timed by it.
+const ENV_ASKED: &str = "RDMA_WORKLOAD_PROFILE";
 /// Set on the second start, so that a library that fails to bring up a device cannot make us start over for ever.
 const MARK: &str = "RDMA_WORKLOAD_EMULATED";
 
@@ -19,9 +22,36 @@ pub fn is_loaded() -> bool {
     fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains(LIBRARY))
 }
 
-/// Profile the emulated device runs with.
+/// Profile of the timing model: the one the device is timed by, or the one asked for where it is not timed.
 pub fn profile() -> String {
-    env::var("RNIC_EMU_PROFILE").unwrap_or_else(|_| DEFAULT_PROFILE.to_owned())
+    env::var(ENV_PROFILE).or_else(|_| env::var(ENV_ASKED)).unwrap_or_else(|_| DEFAULT_PROFILE.to_owned())
+}
+
+/// Speed of the device's modelled time against the real clock, as it was asked for; `None` when it is not timed.
+pub fn speed() -> Option<String> {
+    env::var(ENV_PROFILE).ok()?;
+    Some(env::var(ENV_SPEED).unwrap_or_else(|_| "1/64".to_owned()))
+}
+
+/// Settings of the emulated device in a process to be started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Profile; the default one when absent.
+    pub profile: Option<String>,
+    /// Speed of modelled time; absent for a device that is as fast as this machine.
+    pub speed: Option<String>,
+}
+
+impl Settings {
+    /// Puts the settings into a command's environment.
+    pub fn apply(&self, command: &mut Command) {
+        let profile = self.profile.as_deref().unwrap_or(DEFAULT_PROFILE);
+        command.env(ENV_ASKED, profile);
+        match &self.speed {
+            Some(speed) => command.env(ENV_PROFILE, profile).env(ENV_SPEED, speed),
+            None => command.env_remove(ENV_PROFILE).env_remove(ENV_SPEED),
+        };
+    }
 }
 
 /// Where the library may be, most likely first: beside the program (a build tree), or in an installation's lib folder.
@@ -52,7 +82,7 @@ pub fn preload_value(library: &Path, present: Option<&OsStr>) -> OsString {
 }
 
 /// Replaces this process by itself with the emulated device preloaded. Returns only on failure.
-pub fn start_over(profile: Option<&str>) -> Result<std::convert::Infallible> {
+pub fn start_over(settings: &Settings) -> Result<std::convert::Infallible> {
     if env::var_os(MARK).is_some() {
         bail!(
             "the emulated device was loaded and offers no active port; rebuild it with `cargo build -p rnic-emu-preload`"
@@ -70,9 +100,7 @@ pub fn start_over(profile: Option<&str>) -> Result<std::convert::Infallible> {
         .args(env::args_os().skip(1))
         .env("LD_PRELOAD", preload_value(&library, env::var_os("LD_PRELOAD").as_deref()))
         .env(MARK, "1");
-    if let Some(profile) = profile {
-        command.env("RNIC_EMU_PROFILE", profile);
-    }
+    settings.apply(&mut command);
     Err(command.exec()).with_context(|| format!("starting {} over", program.display()))
 }
 
@@ -86,6 +114,21 @@ mod tests {
         assert_eq!(preload_value(library, None), "/opt/librnic_emu.so");
         assert_eq!(preload_value(library, Some(OsStr::new(""))), "/opt/librnic_emu.so");
         assert_eq!(preload_value(library, Some(OsStr::new("/x.so"))), "/opt/librnic_emu.so:/x.so");
+    }
+
+    #[test]
+    fn an_untimed_device_still_knows_which_profile_was_asked_for() {
+        let set = |settings: &Settings, name: &str| {
+            let mut command = Command::new("true");
+            settings.apply(&mut command);
+            command.get_envs().find(|(key, _)| *key == name).map(|(_, value)| value.map(OsStr::to_owned))
+        };
+        let untimed = Settings { profile: Some("cx3-like".into()), speed: None };
+        assert_eq!(set(&untimed, ENV_ASKED), Some(Some("cx3-like".into())));
+        assert_eq!(set(&untimed, ENV_PROFILE), Some(None));
+        let timed = Settings { profile: None, speed: Some("1/8".into()) };
+        assert_eq!(set(&timed, ENV_PROFILE), Some(Some(DEFAULT_PROFILE.into())));
+        assert_eq!(set(&timed, ENV_SPEED), Some(Some("1/8".into())));
     }
 
     #[test]

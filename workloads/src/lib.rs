@@ -7,6 +7,7 @@ pub mod compare;
 pub mod cores;
 pub mod device;
 pub mod drive;
+pub mod elsewhere;
 pub mod emulated;
 pub mod endpoint;
 pub mod error;

@@ -6,11 +6,11 @@ use crate::predict::{Modelled, Prediction};
 use crate::probe::Checked;
 use crate::suite::{Finding, Reality};
 use crate::truth::Truth;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What a verdict rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Measured on the device, or on the host where the host makes the effect.
@@ -22,7 +22,7 @@ pub enum Standing {
 }
 
 /// One comparison of two variants.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Effect {
     /// What was asked.
     pub title: String,
@@ -120,12 +120,14 @@ fn verdict(
 }
 
 /// One variant's figures.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VariantOutcome {
     /// Its key.
     pub variant: String,
     /// In words.
     pub label: String,
+    /// How its wall-clock figures are to be read.
+    pub clock: String,
     /// Figures.
     #[serde(flatten)]
     pub summary: Summary,
@@ -136,7 +138,7 @@ pub struct VariantOutcome {
 }
 
 /// A comparison of a whole workload.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Workload.
     pub name: String,
@@ -148,8 +150,6 @@ pub struct Outcome {
     pub note: String,
     /// Device used.
     pub device: DeviceLabel,
-    /// Where the figures of `baseline` and `optimised` come from, in words.
-    pub clock: String,
     /// Headline baseline.
     pub baseline: VariantOutcome,
     /// Headline optimised variant.
@@ -175,13 +175,17 @@ pub struct Outcome {
     pub probes: Option<Vec<Checked>>,
 }
 
-/// How a device kind's wall-clock figures are to be read.
-pub fn clock(kind: DeviceKind) -> String {
-    match kind {
-        DeviceKind::Emulated => {
-            "wall clock of the emulated device in software: not what a NIC would give".into()
+/// How wall-clock figures of a device are to be read; `speed` is that of an emulated device's modelled time.
+pub fn clock(kind: DeviceKind, speed: Option<&str>, profile: &str) -> String {
+    match (kind, speed) {
+        (DeviceKind::Emulated, None) => {
+            "wall clock, emulated device untimed: not what a NIC would give".into()
         }
-        kind => format!("wall clock of the {kind}"),
+        (DeviceKind::Emulated, Some("1")) => format!("wall clock, emulated device paced as a {profile} NIC"),
+        (DeviceKind::Emulated, Some(speed)) => {
+            format!("wall clock, emulated device paced as a {profile} NIC at {speed} of its speed")
+        }
+        (kind, _) => format!("wall clock of the {kind}"),
     }
 }
 

@@ -195,6 +195,7 @@ mod tests {
         let outcome = VariantOutcome {
             variant: key.into(),
             label: String::new(),
+            clock: String::new(),
             summary,
             modelled: None,
             ground_truth: Truth::ZERO,

@@ -11,7 +11,7 @@ use crate::suite::{Comparison, Workload};
 use anyhow::{Context as _, Result};
 use rnic_emu::model::drive::{Memory, Pattern, Waiting};
 use rnic_emu::model::{self, LoadSpec, Profile, drive, predict_range};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Requests modelled per draw: enough for cache contents to settle and rates to hold within a per cent or so.
 const MEASURED: u64 = 20_000;
@@ -97,7 +97,7 @@ impl Case {
 }
 
 /// What the model predicts for a pair of variants.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// Profile the model ran with.
     pub profile: String,
@@ -114,7 +114,7 @@ pub struct Prediction {
 }
 
 /// One load in modelled time.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Modelled {
     /// Operations per second.
     pub ops_per_s: f64,
@@ -129,7 +129,7 @@ pub struct Modelled {
 }
 
 /// Percentiles in modelled time, nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelledLatency {
     /// Arithmetic mean.
     pub mean: f64,

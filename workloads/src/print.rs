@@ -89,7 +89,18 @@ pub fn outcome(outcome: &Outcome) -> String {
         table.row(figures(variant.variant.clone(), variant));
     }
     out.push_str(&indent(&table.render()));
-    out.push_str(&format!("  ({})\n\n", outcome.clock));
+    let mut clocks: Vec<&str> = outcome.variants.values().map(|variant| variant.clock.as_str()).collect();
+    clocks.sort_unstable();
+    clocks.dedup();
+    match clocks[..] {
+        [one] => out.push_str(&format!("  ({one})\n\n")),
+        _ => {
+            for variant in outcome.variants.values() {
+                out.push_str(&format!("  ({}: {})\n", variant.variant, variant.clock));
+            }
+            out.push('\n');
+        }
+    }
     for effect in &outcome.effects {
         let text = format!("{} → {}: {}", effect.baseline, effect.optimised, effect.title);
         out.push_str(&format!("  {}\n", wrap(&text, WIDTH, "    ")));
@@ -146,13 +157,13 @@ fn probes(checked: &Checked) -> String {
         match (check.probes, check.difference) {
             (Some(seen), Some(difference)) => {
                 table.row(vec![
-                    check.name.into(),
+                    check.name.clone(),
                     check.truth.to_string(),
                     seen.to_string(),
                     format!("{difference:+}"),
                 ]);
             }
-            _ => unseen.push(check.name),
+            _ => unseen.push(check.name.as_str()),
         }
     }
     out.push_str(&indent(&indent(&table.render())));

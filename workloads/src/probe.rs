@@ -3,7 +3,7 @@
 use crate::error::one_line;
 use crate::truth::Truth;
 use anyhow::{Context as _, Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 use std::{env, fs};
 
 /// One figure, counted twice.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// Name of the figure.
-    pub name: &'static str,
+    pub name: String,
     /// What the workload counted itself.
     pub truth: u64,
     /// What the probes saw; absent where they do not observe it.
@@ -24,7 +24,7 @@ pub struct Check {
 }
 
 /// Checks of one variant.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checked {
     /// Variant.
     pub variant: String,
@@ -81,7 +81,7 @@ pub fn check(truth: &Truth, report: &Value, pid: u64) -> Vec<Check> {
                 process.and_then(|process| path.iter().try_fold(process, |at, key| at.get(key))?.as_u64());
             let difference = probes
                 .map(|probes| i64::try_from(i128::from(probes) - i128::from(truth)).unwrap_or(i64::MAX));
-            Some(Check { name, truth, probes, difference })
+            Some(Check { name: name.to_owned(), truth, probes, difference })
         })
         .collect()
 }

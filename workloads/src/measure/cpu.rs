@@ -2,7 +2,7 @@
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// CPU time of the calling thread since it started.
@@ -23,7 +23,7 @@ fn clock(id: libc::clockid_t) -> Duration {
 }
 
 /// Hardware counts of one run. A counter that never ran is absent, not zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PerfCounts {
     /// CPU cycles.
     pub cycles: Option<f64>,

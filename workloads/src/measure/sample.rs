@@ -3,7 +3,7 @@
 use super::cpu::PerfCounts;
 use super::stats::median;
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Latencies in nanoseconds, with a relative error below 1 %.
@@ -61,7 +61,7 @@ impl Latency {
 }
 
 /// Percentiles in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencySummary {
     /// Median.
     pub p50: u64,
@@ -110,7 +110,7 @@ impl Sample {
 }
 
 /// Several runs of one variant.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// Median over the runs, operations per second.
     pub ops_per_s: f64,

@@ -1,9 +1,9 @@
 //! Medians and their confidence intervals, without assuming a distribution.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A median with the bounds of its confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Median of the observations.
     pub median: f64,

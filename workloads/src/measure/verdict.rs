@@ -2,10 +2,10 @@
 
 use super::sample::Sample;
 use super::stats::Interval;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What an optimisation is meant to improve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
     /// Operations per second.
@@ -44,7 +44,7 @@ impl Metric {
 }
 
 /// Which way a measured ratio points.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// The optimised variant is better, beyond the interval.
@@ -59,7 +59,7 @@ pub enum Direction {
 const NEGLIGIBLE: f64 = 0.02;
 
 /// A ratio that was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// What was compared.
     pub metric: Metric,

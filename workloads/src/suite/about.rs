@@ -4,11 +4,11 @@ use crate::bench::Bench;
 use crate::measure::{Metric, Sample};
 use crate::predict::Case;
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// On which kinds of device an effect is real.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reality {
     /// Made by this host's CPU or kernel: measured for real whatever the device.
@@ -39,6 +39,29 @@ pub struct Variant {
     pub label: &'static str,
 }
 
+/// How the emulated device takes its time while a comparison is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timing {
+    /// None at all: nothing modelled mixes with what the host does.
+    Untimed,
+    /// A NIC's, slowed down so that two cores keep up and ratios hold.
+    Scaled,
+    /// A NIC's, for effects that need completions to be awaited as long as a NIC makes one wait.
+    Real,
+}
+
+impl Timing {
+    /// Speed of modelled time against the real clock; `None` for untimed.
+    pub fn speed(self) -> Option<&'static str> {
+        match self {
+            Timing::Untimed => None,
+            Timing::Scaled => Some("1/64"),
+            Timing::Real => Some("1"),
+        }
+    }
+}
+
 /// Two variants held against each other.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Comparison {
@@ -52,6 +75,8 @@ pub struct Comparison {
     pub metric: Metric,
     /// Where the effect is real.
     pub reality: Reality,
+    /// How the emulated device takes its time meanwhile.
+    pub timing: Timing,
 }
 
 /// A parameter that `run` varies.
@@ -109,7 +134,7 @@ pub trait Trial {
 }
 
 /// Something a workload demonstrates rather than measures.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
     /// What is said to be true.
     pub statement: String,

@@ -1,6 +1,6 @@
 //! Sequential, strided and random access; prefetch advice; and the flag that does not exist.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::drive::status_name;
@@ -37,6 +37,7 @@ static ABOUT: About = About {
             optimised: "sequential",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "sequential instead of one access per page",
@@ -44,6 +45,7 @@ static ABOUT: About = About {
             optimised: "sequential",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
     ],
     sweep: Some(Sweep {

@@ -1,6 +1,6 @@
 //! Two effects of alignment, kept apart: CPUs sharing a cache line, and DMA crossing one.
 
-use super::about::{About, Comparison, Finding, Reality, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::cores::{self, pin};
@@ -36,6 +36,7 @@ static ABOUT: About = About {
             optimised: "padded",
             metric: Metric::Rate,
             reality: Reality::Host,
+            timing: Timing::Untimed,
         },
         Comparison {
             title: "DMA: requests on line boundaries",
@@ -43,6 +44,7 @@ static ABOUT: About = About {
             optimised: "aligned",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
     ],
     sweep: None,

@@ -1,6 +1,6 @@
 //! Compare-and-swap against ordinary requests; a lock contended, spread, and done without atomics.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::lock::{Lock, Locking, double_claim, two_increments};
 use super::traffic::Traffic;
 use crate::bench::Bench;
@@ -36,6 +36,7 @@ static ABOUT: About = About {
             optimised: "write",
             metric: Metric::Rate,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "CAS on words spread out instead of one word",
@@ -43,6 +44,7 @@ static ABOUT: About = About {
             optimised: "cas-apart",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "WRITE+READ instead of a contended CAS lock (no mutual exclusion!)",
@@ -50,6 +52,7 @@ static ABOUT: About = About {
             optimised: "write-read",
             metric: Metric::Rate,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "a lock per client instead of one for all",
@@ -57,6 +60,7 @@ static ABOUT: About = About {
             optimised: "cas-spread",
             metric: Metric::Rate,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
     ],
     sweep: Some(Sweep {

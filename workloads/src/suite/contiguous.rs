@@ -1,6 +1,6 @@
 //! Hot metadata on 4 KiB, 2 MiB and 1 GiB pages.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::endpoint::Spec;
@@ -33,6 +33,7 @@ static ABOUT: About = About {
             optimised: "huge-2m",
             metric: Metric::Latency,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "1 GiB instead of 4 KiB pages",
@@ -40,6 +41,7 @@ static ABOUT: About = About {
             optimised: "huge-1g",
             metric: Metric::Latency,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
     ],
     sweep: Some(Sweep {

@@ -1,6 +1,6 @@
 //! One request per post, or a linked list: one doorbell for all.
 
-use super::about::{About, Comparison, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::endpoint::Spec;
@@ -32,6 +32,7 @@ static ABOUT: About = About {
             optimised: "list",
             metric: Metric::Rate,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "latency at a steady rate, waiting for the list to fill included",
@@ -39,6 +40,7 @@ static ABOUT: About = About {
             optimised: "list-paced",
             metric: Metric::Latency,
             reality: Reality::Host,
+            timing: Timing::Untimed,
         },
     ],
     sweep: Some(Sweep {

@@ -1,6 +1,6 @@
 //! Busy polling or sleeping until an event: latency against CPU.
 
-use super::about::{About, Comparison, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::endpoint::Spec;
@@ -31,6 +31,7 @@ static ABOUT: About = About {
             optimised: "event",
             metric: Metric::Latency,
             reality: Reality::Host,
+            timing: Timing::Real,
         },
         Comparison {
             title: "CPU at a steady 2,000 requests a second: what events save",
@@ -38,6 +39,7 @@ static ABOUT: About = About {
             optimised: "event-paced",
             metric: Metric::Cpu,
             reality: Reality::Host,
+            timing: Timing::Real,
         },
     ],
     sweep: Some(Sweep {

@@ -1,6 +1,6 @@
 //! Ordinary against huge pages: translations in the NIC's cache, and the price of registering.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::registering::Registering;
 use super::traffic::Traffic;
 use crate::bench::Bench;
@@ -36,6 +36,7 @@ static ABOUT: About = About {
             optimised: "huge",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "registering a region",
@@ -43,6 +44,7 @@ static ABOUT: About = About {
             optimised: "register-huge",
             metric: Metric::Latency,
             reality: Reality::Host,
+            timing: Timing::Untimed,
         },
     ],
     sweep: Some(Sweep {

@@ -1,6 +1,6 @@
 //! Small payloads by SGE, or copied into the request.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::endpoint::{Endpoint, Spec};
@@ -32,6 +32,7 @@ static ABOUT: About = About {
             optimised: "inline",
             metric: Metric::Latency,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "rate of 32-byte WRITEs",
@@ -39,6 +40,7 @@ static ABOUT: About = About {
             optimised: "inline-saturated",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
     ],
     sweep: Some(Sweep {

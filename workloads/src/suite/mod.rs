@@ -17,7 +17,7 @@ mod selective_signaling;
 mod shared_cq;
 mod traffic;
 
-pub use about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+pub use about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 pub use traffic::Traffic;
 
 use crate::error::usage;

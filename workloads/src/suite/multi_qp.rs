@@ -1,6 +1,6 @@
 //! One queue pair, several, far too many; reads and writes apart or mixed.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::emulated;
@@ -36,6 +36,7 @@ static ABOUT: About = About {
             optimised: "several",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "2,000 QPs instead of 16: the collapse",
@@ -43,6 +44,7 @@ static ABOUT: About = About {
             optimised: "too-many",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "reads and writes on separate QPs",
@@ -50,6 +52,7 @@ static ABOUT: About = About {
             optimised: "apart",
             metric: Metric::Rate,
             reality: Reality::NicOnly,
+            timing: Timing::Scaled,
         },
     ],
     sweep: Some(Sweep {

@@ -1,6 +1,6 @@
 //! Memory registered for every operation, once, or on first use and kept.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use crate::bench::Bench;
 use crate::device::DeviceKind;
 use crate::emulated;
@@ -39,6 +39,7 @@ static ABOUT: About = About {
             optimised: "pool",
             metric: Metric::Rate,
             reality: Reality::Host,
+            timing: Timing::Untimed,
         },
         Comparison {
             title: "a registration cache instead of registering per operation",
@@ -46,6 +47,7 @@ static ABOUT: About = About {
             optimised: "cache",
             metric: Metric::Rate,
             reality: Reality::Host,
+            timing: Timing::Untimed,
         },
     ],
     sweep: Some(Sweep {

@@ -1,6 +1,6 @@
 //! Asking for a completion of every request, or of one in N.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::drive::status_name;
@@ -36,6 +36,7 @@ static ABOUT: About = About {
             optimised: "one-in-n",
             metric: Metric::Rate,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "signal the last of a list of 16 instead of all of it",
@@ -43,6 +44,7 @@ static ABOUT: About = About {
             optimised: "list-last",
             metric: Metric::Rate,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "both at once: from single signalled requests to a list with one signal",
@@ -50,6 +52,7 @@ static ABOUT: About = About {
             optimised: "list-last",
             metric: Metric::Rate,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
     ],
     sweep: Some(Sweep {

@@ -1,6 +1,6 @@
 //! A completion queue per queue pair, or one for all; polled or slept on.
 
-use super::about::{About, Comparison, Finding, Reality, Sweep, Trial, Variant, Workload};
+use super::about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
 use super::traffic::Traffic;
 use crate::bench::Bench;
 use crate::endpoint::{CqLayout, Spec};
@@ -35,6 +35,7 @@ static ABOUT: About = About {
             optimised: "shared",
             metric: Metric::Rate,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "the polling thread at a steady rate",
@@ -42,6 +43,7 @@ static ABOUT: About = About {
             optimised: "shared-paced",
             metric: Metric::Latency,
             reality: Reality::AnyDevice,
+            timing: Timing::Scaled,
         },
         Comparison {
             title: "sleeping on the channel instead of polling, at a steady rate",
@@ -49,6 +51,7 @@ static ABOUT: About = About {
             optimised: "shared-epoll",
             metric: Metric::Cpu,
             reality: Reality::Host,
+            timing: Timing::Real,
         },
     ],
     sweep: Some(Sweep {

@@ -20,6 +20,9 @@ fn usage_errors_name_the_bad_value_and_the_fix_and_exit_with_2() {
         (vec!["compare", "inline", "--device", "mlx5_99"], "\"mlx5_99\""),
         (vec!["compare", "inline", "--device", "emu9"], "\"emu9\""),
         (vec!["compare", "inline", "--profile", "cx9-like"], "cx5-like"),
+        (vec!["compare", "inline", "--speed", "warp"], "\"warp\""),
+        (vec!["compare", "inline", "--comparison", "9"], "--comparison 9"),
+        (vec!["compare", "all", "--comparison", "1"], "--comparison"),
         (vec!["compare", "all", "--plot", "x.svg"], "--plot"),
         (vec!["compare", "inline", "--probe", "--client", "h"], "--probe"),
         (

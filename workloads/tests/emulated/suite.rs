@@ -50,6 +50,9 @@ fn every_workload_has_a_verdict_and_the_emulated_device_proves_no_claim_about_ni
                 other => panic!("{name}: {other:?} {verdict}"),
             }
         }
+        for variant in outcome["variants"].as_object().unwrap().values() {
+            assert!(variant["clock"].as_str().unwrap().contains("emulated device"), "{name}: {variant}");
+        }
         for finding in outcome["findings"].as_array().unwrap() {
             assert_ne!(finding["holds"], false, "{name}: {finding}");
         }
@@ -141,6 +144,21 @@ fn a_sweep_is_drawn_and_points_beyond_the_device_are_skipped_with_the_reason() {
     assert!(inline(100_000)["skipped"].as_str().unwrap().contains("ibv_create_qp"));
     let svg = std::fs::read_to_string(plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("modelled time"));
+}
+
+#[test]
+fn each_comparison_runs_on_a_device_timed_as_it_needs() {
+    let mut arguments = vec!["compare", "doorbell-batching", "--json", "--device", "emu0"];
+    arguments.extend(QUICK);
+    let outcome = json(&arguments);
+    let clock = |variant: &str| outcome["variants"][variant]["clock"].as_str().unwrap().to_owned();
+    assert!(clock("single").contains("paced as a cx5-like NIC at 1/64"), "{}", clock("single"));
+    assert!(clock("single-paced").contains("untimed"), "{}", clock("single-paced"));
+    arguments.extend(["--speed", "1/8"]);
+    let outcome = json(&arguments);
+    for variant in outcome["variants"].as_object().unwrap().values() {
+        assert!(variant["clock"].as_str().unwrap().contains("1/8"), "{variant}");
+    }
 }
 
 #[test]
