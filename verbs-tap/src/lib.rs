@@ -12,6 +12,8 @@
 //! counts as such.
 
 mod abi;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod abi_layout;
 mod classic;
 mod contexts;
 mod digest;

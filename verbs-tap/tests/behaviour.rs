@@ -19,8 +19,8 @@ fn read() -> Reading {
 }
 
 fn object(address: usize) -> Object {
-    let found = read().objects.into_iter().filter(|o| o.address == address as u64 && !o.gone);
-    found.last().unwrap_or_else(|| panic!("no object at {address:#x}"))
+    let mut found = read().objects.into_iter().filter(|o| o.address == address as u64 && !o.gone);
+    found.next_back().unwrap_or_else(|| panic!("no object at {address:#x}"))
 }
 
 fn errno() -> i32 {
