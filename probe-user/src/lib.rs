@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod collect;
+pub mod contexts;
 pub mod devices;
 pub mod entry;
 pub mod export;

@@ -3,7 +3,7 @@
 //! Walked before it is posted: once the provider has it, another thread may reap and free it. After a failure only the
 //! part from `bad_wr` on is walked again, which was not posted and so belongs to the caller still.
 
-use probe_common::site::{Flags, Queue};
+use probe_common::site::{Flags, NO_OPCODE, Posted};
 
 use crate::abi::{self, RecvWr, SendWr, Sge, opcode};
 
@@ -13,6 +13,13 @@ const LONGEST_CHAIN: u64 = 1 << 20;
 /// No device takes more entries in one work request; a larger number is a mistake the provider will refuse.
 const MOST_SGES: i32 = 512;
 
+/// Opcodes counted apart; further ones share the last place.
+const OPCODES: usize = 16;
+
+fn place_of(op: u32) -> usize {
+    usize::try_from(op).unwrap_or(OPCODES).min(OPCODES - 1)
+}
+
 /// Sums over a chain.
 #[derive(Clone, Copy, Default)]
 pub struct Digest {
@@ -21,7 +28,12 @@ pub struct Digest {
     pub inline: u64,
     pub bytes: u64,
     pub sges: u64,
-    pub opcodes: [u32; 16],
+    /// Opcode of the first send work request, and how many have it.
+    first: u32,
+    of_first: u64,
+    /// How many have each other opcode. Absent in most chains: an array to clear and to walk costs as much as the rest
+    /// of the tap.
+    others: Option<[u32; OPCODES]>,
     /// Work requests before the first signalled one, after the last, and the most between two.
     pub run: Runs,
     pub cut: bool,
@@ -39,13 +51,17 @@ impl Digest {
     /// Adds one send work request.
     #[inline(always)]
     pub fn send(&mut self, op: u32, signalled: bool, inline: bool) {
+        if self.wrs == 0 {
+            self.first = op;
+        }
+        if op == self.first {
+            self.of_first += 1;
+        } else {
+            self.other(op);
+        }
         self.wrs += 1;
         self.signalled += u64::from(signalled);
         self.inline += u64::from(inline);
-        let op = usize::try_from(op).unwrap_or(15).min(15);
-        if let Some(count) = self.opcodes.get_mut(op) {
-            *count = count.wrapping_add(1);
-        }
         if signalled {
             if self.signalled == 1 {
                 self.run.first = self.run.last;
@@ -54,6 +70,27 @@ impl Digest {
             self.run.last = 0;
         } else {
             self.run.last += 1;
+        }
+    }
+
+    #[cold]
+    fn other(&mut self, op: u32) {
+        let others = self.others.get_or_insert_default();
+        if let Some(count) = others.get_mut(place_of(op)) {
+            *count = count.wrapping_add(1);
+        }
+    }
+
+    /// Calls `add` with each opcode's place and count.
+    #[inline(always)]
+    pub fn each_opcode(&self, mut add: impl FnMut(usize, u64)) {
+        if self.of_first != 0 {
+            add(place_of(self.first), self.of_first);
+        }
+        if let Some(others) = &self.others {
+            for (place, count) in others.iter().enumerate().filter(|(_, count)| **count != 0) {
+                add(place, u64::from(*count));
+            }
         }
     }
 
@@ -129,20 +166,23 @@ impl Digest {
         left.inline = self.inline.saturating_sub(rest.inline);
         left.bytes = self.bytes.saturating_sub(rest.bytes);
         left.sges = self.sges.saturating_sub(rest.sges);
-        for (count, rest) in left.opcodes.iter_mut().zip(rest.opcodes) {
-            *count = count.saturating_sub(rest);
-        }
+        rest.each_opcode(|place, count| {
+            if place == place_of(left.first) && left.of_first >= count {
+                left.of_first -= count;
+            } else if let Some(of_other) = left.others.as_mut().and_then(|o| o.get_mut(place)) {
+                *of_other = of_other.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+            }
+        });
         left.cut |= rest.cut;
         left
     }
 
     /// As a probe site passes it.
-    pub fn flags(&self, queue: Queue, extended: bool) -> Flags {
-        let mut opcodes = 0_u16;
-        for (op, count) in self.opcodes.iter().enumerate() {
-            opcodes |= u16::from(*count != 0) << op;
-        }
-        Flags::pack(self.signalled, self.inline, opcodes, queue, extended)
+    pub fn flags(&self, result: i32, call: Posted) -> Flags {
+        let sent = matches!(call, Posted::Send | Posted::Extended) && self.wrs != 0;
+        let first = if sent { u8::try_from(self.first).unwrap_or(NO_OPCODE) } else { NO_OPCODE };
+        let errno = u16::try_from(result.unsigned_abs()).unwrap_or(u16::MAX);
+        Flags::pack(self.signalled, self.inline, first, errno, call)
     }
 }
 
@@ -187,7 +227,9 @@ mod tests {
             (4, 1, 1, 512, 8)
         );
         assert_eq!((digest.run.first, digest.run.longest, digest.run.last), (2, 2, 1));
-        assert_eq!(digest.opcodes[0], 4);
+        let mut counts = Vec::new();
+        digest.each_opcode(|place, count| counts.push((place, count)));
+        assert_eq!(counts, [(0, 4)]);
         // SAFETY: the same chain.
         let all = unsafe { Digest::of_send(wrs.as_ptr(), true) };
         assert_eq!((all.signalled, all.run.longest), (4, 0));
@@ -202,6 +244,28 @@ mod tests {
             unsafe { (Digest::of_send(chain(&mut wrs), false), Digest::of_send(&wrs[1], false)) };
         let posted = whole.without(&rest);
         assert_eq!((posted.wrs, posted.signalled, posted.bytes), (1, 0, 8));
+    }
+
+    #[test]
+    fn opcodes_are_counted_apart_and_subtracted_apart() {
+        let opcodes =
+            [opcode::SEND, opcode::RDMA_READ, opcode::SEND, opcode::RDMA_READ, 99, opcode::RDMA_READ];
+        let count = |ops: &[u32]| {
+            let mut digest = Digest::default();
+            ops.iter().for_each(|op| digest.send(*op, false, false));
+            digest
+        };
+        let counts = |digest: &Digest| {
+            let mut counts = Vec::new();
+            digest.each_opcode(|place, count| counts.push((place, count)));
+            counts
+        };
+        let whole = count(&opcodes);
+        assert_eq!(counts(&whole), [(2, 2), (4, 3), (15, 1)]);
+        assert_eq!(counts(&whole.without(&count(&opcodes[3..]))), [(2, 2), (4, 1)]);
+        assert_eq!(counts(&whole.without(&whole)), []);
+        assert_eq!(whole.flags(0, Posted::Send).first_opcode(), 2);
+        assert_eq!(whole.without(&whole).flags(0, Posted::Send).first_opcode(), NO_OPCODE);
     }
 
     #[test]

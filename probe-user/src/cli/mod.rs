@@ -3,6 +3,7 @@
 mod devices;
 mod diff;
 mod export;
+mod objects;
 mod probes;
 mod providers;
 mod record;
@@ -34,6 +35,7 @@ enum Command {
     Probes(probes::Args),
     Devices(devices::Args),
     Providers(providers::Args),
+    Objects(objects::Args),
     Tap(tap::Args),
 }
 
@@ -66,6 +68,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Probes(args) => probes::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Providers(args) => providers::run(args),
+        Command::Objects(args) => objects::run(args),
         Command::Tap(args) => tap::run(args),
     }
 }

@@ -1,0 +1,297 @@
+//! The verbs objects of a process that already runs, found in its memory, and the functions its data path goes through.
+//!
+//! Probes that see objects when they are made are of no use for a process that made them before. What a provider put
+//! into `context->ops` and into extended objects still stands in the process's memory, which [`find`] searches: read
+//! only, present pages only, within a budget. Each function is named by the file it lies in, so that a probe can be
+//! attached there, also in another mount namespace.
+
+mod layout;
+mod memory;
+mod regions;
+mod search;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::entry::{self, Choice, Entry, Kernel, Owner};
+use crate::providers::Role;
+use crate::target::{MappedFile, identity};
+
+pub use search::{Budget, Cut, Device};
+
+use memory::Process;
+use regions::Regions;
+use search::Descriptors;
+
+/// Why a process could not be searched.
+#[derive(Debug, thiserror::Error)]
+pub enum ContextsError {
+    /// The process is gone.
+    #[error("there is no process {0}")]
+    Gone(u32),
+    /// It may not be looked into.
+    #[error("may not read the memory of process {0}: needs CAP_SYS_PTRACE, or its user and ptrace_scope 0")]
+    Denied(u32),
+    /// Something else.
+    #[error("cannot search process {0}")]
+    Io(u32, #[source] io::Error),
+    /// Struct layouts are known for x86-64 only.
+    #[error("where objects lie in memory is known for x86-64 only")]
+    Architecture,
+}
+
+/// Where a function lies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The file, as the process maps it.
+    pub file: MappedFile,
+    /// Offset of the function's entry in the file.
+    pub offset: u64,
+}
+
+/// A device context.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Context {
+    /// Address of the `ibv_context`.
+    pub address: u64,
+    /// Whose device.
+    pub device: Device,
+    /// Its name.
+    pub device_name: String,
+    /// Its operations.
+    pub functions: BTreeMap<Role, Place>,
+}
+
+/// A queue pair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qp {
+    /// Address of the `ibv_qp`.
+    pub address: u64,
+    /// Address of its context.
+    pub context: u64,
+    /// QP number.
+    pub number: u32,
+    /// State, as libibverbs keeps it (`IBV_QPS_…`).
+    pub state: u32,
+    /// Type (`IBV_QPT_…`).
+    pub qp_type: u32,
+    /// Address of the completion queue of sends; 0 for none.
+    pub send_cq: u64,
+    /// Address of the completion queue of receives; 0 for none.
+    pub recv_cq: u64,
+    /// Functions of its extended API; empty where it has none.
+    pub functions: BTreeMap<Role, Place>,
+}
+
+/// A completion queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cq {
+    /// Address of the `ibv_cq`.
+    pub address: u64,
+    /// Address of its context.
+    pub context: u64,
+    /// libibverbs' handle.
+    pub handle: u32,
+    /// Entries it holds.
+    pub cqe: u32,
+    /// Functions of its extended API; empty where it has none.
+    pub functions: BTreeMap<Role, Place>,
+}
+
+/// What was found in a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The process.
+    pub pid: u32,
+    /// Contexts.
+    pub contexts: Vec<Context>,
+    /// Queue pairs.
+    pub qps: Vec<Qp>,
+    /// Completion queues.
+    pub cqs: Vec<Cq>,
+    /// Bytes read from the process.
+    pub bytes_read: u64,
+    /// Time it took.
+    pub took: Duration,
+    /// Why the search ended early; `None` when all was seen.
+    pub cut: Option<Cut>,
+}
+
+/// Searches a process for its verbs objects.
+///
+/// `confirmed` are the numbers of the queue pairs that the kernel lists for it, where it was asked and has RDMA: others
+/// are copies of queue pairs that are gone.
+///
+/// # Errors
+/// [`ContextsError`] when the process is gone or its memory may not be read.
+pub fn find(pid: u32, confirmed: Option<&BTreeSet<u32>>, budget: &Budget) -> Result<Found, ContextsError> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err(ContextsError::Architecture);
+    }
+    let failed = |e: io::Error| match e.kind() {
+        io::ErrorKind::NotFound => ContextsError::Gone(pid),
+        io::ErrorKind::PermissionDenied => ContextsError::Denied(pid),
+        _ if e.raw_os_error() == Some(libc::ESRCH) => ContextsError::Gone(pid),
+        _ => ContextsError::Io(pid, e),
+    };
+    let started = Instant::now();
+    let maps = File::open(format!("/proc/{pid}/maps")).map_err(failed)?;
+    let regions = Regions::parse(BufReader::new(maps)).map_err(failed)?;
+    let mut memory = Process::open(pid).map_err(failed)?;
+    let found = search::search(&mut memory, &regions, &Links(pid), confirmed, budget).map_err(failed)?;
+    let places = |functions: BTreeMap<Role, u64>| {
+        functions.into_iter().filter_map(|(role, at)| Some((role, place(pid, &regions, at)?))).collect()
+    };
+    let contexts = found.contexts.into_iter().map(|c| Context {
+        address: c.address,
+        device: c.device,
+        device_name: c.device_name,
+        functions: places(c.functions),
+    });
+    let qps = found.qps.into_iter().map(|q| Qp {
+        address: q.address,
+        context: q.context,
+        number: q.number,
+        state: q.state,
+        qp_type: q.qp_type,
+        send_cq: q.send_cq,
+        recv_cq: q.recv_cq,
+        functions: places(q.functions),
+    });
+    let cqs = found.cqs.into_iter().map(|c| Cq {
+        address: c.address,
+        context: c.context,
+        handle: c.handle,
+        cqe: c.cqe,
+        functions: places(c.functions),
+    });
+    Ok(Found {
+        pid,
+        contexts: contexts.collect(),
+        qps: qps.collect(),
+        cqs: cqs.collect(),
+        bytes_read: found.bytes_read,
+        took: started.elapsed(),
+        cut: found.cut,
+    })
+}
+
+fn place(pid: u32, regions: &Regions, address: u64) -> Option<Place> {
+    let region = regions.at(address).filter(|r| r.is_code)?;
+    let offset = (address - region.start).checked_add(region.offset)?;
+    Some(Place { file: region.file(pid), offset })
+}
+
+struct Links(u32);
+
+impl Descriptors for Links {
+    fn link(&self, fd: u32) -> Option<String> {
+        let link = fs::read_link(format!("/proc/{}/fd/{fd}", self.0)).ok()?;
+        link.to_str().map(str::to_owned)
+    }
+}
+
+/// A function of the data path, to be probed once for all objects that use it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Site {
+    /// What it does.
+    pub role: Role,
+    /// Path of its file, in the process's mount namespace.
+    pub path: std::path::PathBuf,
+    /// Offset of its entry in the file.
+    pub file_offset: u64,
+    /// Device and inode number of the file, where it could be opened.
+    pub file: Option<(u64, u64)>,
+    /// Bytes from the entry to the instruction to probe.
+    pub probe_delta: Option<u64>,
+    /// What a hit costs.
+    pub class: Option<entry::Class>,
+    /// Why there, or why not.
+    pub reason: String,
+}
+
+/// The functions all objects of a process go through, each once, and where probes would sit on this kernel.
+pub fn sites(found: &Found, kernel: &Kernel) -> Vec<Site> {
+    let of_contexts = found.contexts.iter().map(|c| &c.functions);
+    let of_objects = found.qps.iter().map(|q| &q.functions).chain(found.cqs.iter().map(|c| &c.functions));
+    let all: BTreeSet<(Role, u64, &std::path::Path, &str)> = of_contexts
+        .chain(of_objects)
+        .flatten()
+        .map(|(role, p)| (*role, p.offset, p.file.path.as_path(), p.file.range.as_str()))
+        .collect();
+    let mut seen = BTreeSet::new();
+    all.into_iter()
+        .filter(|(role, offset, path, _)| seen.insert((*role, *offset, *path)))
+        .map(|(role, offset, path, range)| {
+            let deleted = found
+                .contexts
+                .iter()
+                .flat_map(|c| c.functions.values())
+                .any(|p| p.file.range == range && p.file.deleted);
+            let file = MappedFile { pid: found.pid, range: range.to_owned(), path: path.to_owned(), deleted };
+            site(role, offset, &file, kernel)
+        })
+        .collect()
+}
+
+fn site(role: Role, file_offset: u64, mapped: &MappedFile, kernel: &Kernel) -> Site {
+    /// Longer than any entry.
+    const CODE: usize = 256;
+    let mut code = vec![0; CODE];
+    let opened = mapped.open().and_then(|file| {
+        let read = file.read_at(&mut code, file_offset)?;
+        code.truncate(read);
+        identity(&file)
+    });
+    let path = mapped.path.clone();
+    let unprobed = |reason: String, file| Site {
+        role,
+        path: path.clone(),
+        file_offset,
+        file,
+        probe_delta: None,
+        class: None,
+        reason,
+    };
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => return unprobed(format!("cannot open the file: {error}"), None),
+    };
+    let entry =
+        Entry { code: &code, offset: file_offset, arguments: role.arguments(), owner: Owner::Foreign };
+    match entry::choose(&entry, kernel) {
+        Ok(Choice { delta, class, reason }) => Site {
+            role,
+            path,
+            file_offset,
+            file: Some(file),
+            probe_delta: Some(delta),
+            class: Some(class),
+            reason: reason.text().to_owned(),
+        },
+        Err(refusal) => unprobed(refusal.to_string(), Some(file)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_verbs_has_none() {
+        let found = find(std::process::id(), None, &Budget::default()).unwrap();
+        assert!(found.contexts.is_empty() && found.qps.is_empty() && found.cqs.is_empty());
+        assert!(found.bytes_read > 0);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_named() {
+        let error = find(u32::MAX - 1, None, &Budget::default()).unwrap_err();
+        assert_eq!(error.to_string(), format!("there is no process {}", u32::MAX - 1));
+    }
+}
