@@ -46,6 +46,6 @@ pub use fabric::{ContextMemory, Model, Totals};
 pub use nic::NicCounts;
 pub use profile::{Confidence, KEYS, Key, KeyDef, Param, Profile, ProfileError};
 pub use registration::{RegistrationCost, registration_cost};
-pub use sensitivity::{Prediction, predict_range};
+pub use sensitivity::{Prediction, predict_range, spread};
 pub use time::Ps;
 pub use work::{Completion, CqId, MrId, NodeId, Op, Place, Posted, QpId, Region, Request, Step, Transport};

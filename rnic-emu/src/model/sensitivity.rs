@@ -9,7 +9,7 @@ use super::rng::Rng;
 /// A predicted ratio and how far it could be off.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// With the profile's own values: rate of the second load over that of the first.
+    /// With the profile's own values: rate of the second load over that of the first, or whatever figure was asked for.
     pub ratio: f64,
     /// Median over the samples.
     pub median: f64,
@@ -32,10 +32,19 @@ pub fn predict_range(
     samples: u32,
     seed: u64,
 ) -> Result<Prediction, SpecError> {
-    let ratio = |p: &Profile| -> Result<f64, SpecError> {
+    spread(profile, samples, seed, |p| {
         Ok(drive(p, b)?.ops_per_s / drive(p, a)?.ops_per_s.max(f64::MIN_POSITIVE))
-    };
-    let own = ratio(profile)?;
+    })
+}
+
+/// Any figure of a profile, and its spread as in [`predict_range`].
+pub fn spread<E>(
+    profile: &Profile,
+    samples: u32,
+    seed: u64,
+    figure: impl Fn(&Profile) -> Result<f64, E>,
+) -> Result<Prediction, E> {
+    let own = figure(profile)?;
     let samples = samples.max(1) as usize;
     let draws = latin_hypercube(profile, samples, &mut Rng::new(seed));
     let mut ratios = Vec::with_capacity(samples);
@@ -45,7 +54,7 @@ pub fn predict_range(
             // A value inside the profile's own range was accepted when the profile was read.
             let _ = sample.set(*key, values[i]);
         }
-        ratios.push(ratio(&sample)?);
+        ratios.push(figure(&sample)?);
     }
     let mut drivers: Vec<_> =
         draws.iter().map(|(key, values)| (key.def().name, correlation(values, &ratios))).collect();

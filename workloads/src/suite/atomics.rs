@@ -7,7 +7,7 @@ use crate::bench::Bench;
 use crate::endpoint::Spec;
 use crate::load::{Load, Mix, Op, Walk};
 use crate::measure::Metric;
-use crate::predict::Case;
+use crate::predict::{Case, Play};
 use anyhow::{Context as _, Result, bail};
 
 /// The workload.
@@ -92,6 +92,19 @@ fn plain(bench: &Bench, variant: &str) -> Result<Option<Load>> {
     }))
 }
 
+fn lock(variant: &str) -> Result<Lock> {
+    match variant {
+        "cas-contended" => Ok(Lock::Contended),
+        "cas-spread" => Ok(Lock::Spread),
+        "write-read" => Ok(Lock::WriteRead),
+        other => bail!("no variant {other:?}"),
+    }
+}
+
+fn clients(value: Option<u64>) -> Result<u32> {
+    u32::try_from(value.unwrap_or(u64::from(CLIENTS))).context("too many clients")
+}
+
 impl Workload for Atomics {
     fn about(&self) -> &'static About {
         &ABOUT
@@ -104,19 +117,17 @@ impl Workload for Atomics {
         if let Some(load) = plain(bench, variant)? {
             return Traffic::boxed(bench, Spec::default(), load);
         }
-        let lock = match variant {
-            "cas-contended" => Lock::Contended,
-            "cas-spread" => Lock::Spread,
-            "write-read" => Lock::WriteRead,
-            other => bail!("no variant {other:?}"),
-        };
-        let clients = u32::try_from(value.unwrap_or(u64::from(CLIENTS))).context("too many clients")?;
-        Ok(Box::new(Locking::open(bench, lock, clients)?))
+        Ok(Box::new(Locking::open(bench, lock(variant)?, clients(value)?)?))
     }
 
-    fn case(&self, bench: &Bench, variant: &str, _value: Option<u64>) -> Result<Option<Case>> {
+    fn case(&self, bench: &Bench, variant: &str, value: Option<u64>) -> Result<Option<Case>> {
         // A core for each client: the NIC's atomic unit is the question, not one thread's speed.
-        Ok(plain(bench, variant)?.map(|load| Case { threads: CLIENTS, ..Case::of(load) }))
+        if let Some(load) = plain(bench, variant)? {
+            return Ok(Some(Case { threads: CLIENTS, ..Case::of(load) }));
+        }
+        let clients = clients(value)?;
+        let load = Load { size: 8, qps: clients, window: 1, region: 1 << 20, ..Load::default() };
+        Ok(Some(Case { play: Play::Lock(lock(variant)?), threads: clients, ..Case::of(load) }))
     }
 
     fn demonstrate(&self, bench: &Bench) -> Result<Vec<Finding>> {

@@ -18,6 +18,7 @@ mod shared_cq;
 mod traffic;
 
 pub use about::{About, Comparison, Finding, Reality, Sweep, Timing, Trial, Variant, Workload};
+pub use lock::Lock;
 pub use traffic::Traffic;
 
 use crate::error::usage;

@@ -7,7 +7,7 @@ use crate::emulated;
 use crate::endpoint::Spec;
 use crate::load::{Load, Mix, Op, Pick};
 use crate::measure::Metric;
-use crate::predict::{self, Case};
+use crate::predict::{self, Case, Play};
 use crate::table::{rate, time};
 use anyhow::{Context as _, Result, bail};
 
@@ -122,7 +122,8 @@ impl Workload for MultiQp {
         let load = load(bench, variant, value)?;
         // A closed loop over all queue pairs is one program's; otherwise a queue pair has a core to itself up to 16 of them.
         let threads = if load.total_window > 0 { 1 } else { load.qps.min(THREADS) };
-        Ok(Some(Case { threads, ..Case::of(load) }))
+        let play = if matches!(variant, "mixed" | "apart") { Play::Staged } else { Play::Load };
+        Ok(Some(Case { threads, play, ..Case::of(load) }))
     }
 
     fn demonstrate(&self, bench: &Bench) -> Result<Vec<Finding>> {

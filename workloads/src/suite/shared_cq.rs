@@ -6,7 +6,7 @@ use crate::bench::Bench;
 use crate::endpoint::{CqLayout, Spec};
 use crate::load::{Load, Pace, Wait};
 use crate::measure::Metric;
-use crate::predict::Case;
+use crate::predict::{Case, Play};
 use crate::table::quantity;
 use anyhow::{Context as _, Result, bail};
 
@@ -107,8 +107,12 @@ impl Workload for SharedCq {
     }
 
     fn case(&self, bench: &Bench, variant: &str, value: Option<u64>) -> Result<Option<Case>> {
-        let (cqs, ..) = shape(variant)?;
-        Ok(Some(Case { cqs, ..Case::of(load(bench, variant, value)?) }))
+        let (cqs, wait, _) = shape(variant)?;
+        // Waiting is the kernel's part, which is measured.
+        if wait == Wait::Events {
+            return Ok(None);
+        }
+        Ok(Some(Case { cqs, play: Play::Staged, ..Case::of(load(bench, variant, value)?) }))
     }
 
     fn demonstrate(&self, _bench: &Bench) -> Result<Vec<Finding>> {

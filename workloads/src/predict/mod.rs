@@ -1,5 +1,8 @@
 //! What the timing model says of a load, on the emulated device.
 
+mod scripts;
+mod stage;
+
 use crate::bench::Bench;
 use crate::device::DeviceKind;
 use crate::emulated;
@@ -7,22 +10,38 @@ use crate::endpoint::CqLayout;
 use crate::error::usage;
 use crate::load::{Load, Mix, Op, Pace, Pick, Wait, Walk};
 use crate::measure::Metric;
-use crate::suite::{Comparison, Workload};
+use crate::suite::{Comparison, Lock, Workload};
 use anyhow::{Context as _, Result};
 use rnic_emu::model::drive::{Memory, Pattern, Waiting};
-use rnic_emu::model::{self, LoadSpec, Profile, drive, predict_range};
+use rnic_emu::model::{self, LoadSpec, Profile, drive};
+use scripts::{ClosedLoop, Locks};
 use serde::{Deserialize, Serialize};
+use stage::{Set, play};
 
 /// Requests modelled per draw: enough for cache contents to settle and rates to hold within a per cent or so.
 const MEASURED: u64 = 20_000;
 /// Seed of the draws, so that the same question has the same answer.
 const SEED: u64 = 1;
 
+/// How a variant is put to the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Play {
+    /// By the model's own load generator.
+    Load,
+    /// By our own program in modelled time, for loads the generator has no terms for. Both sides of a comparison must be put
+    /// the same way.
+    Staged,
+    /// A lock taken and released by as many clients as there are queue pairs.
+    Lock(Lock),
+}
+
 /// A variant as the timing model takes it.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The traffic.
     pub load: Load,
+    /// How it is put to the model.
+    pub play: Play,
     /// Page size behind the remote region, in bytes.
     pub page: u64,
     /// How completion queues are laid out.
@@ -35,14 +54,48 @@ pub struct Case {
 impl Case {
     /// A load over ordinary pages from one thread, as the workloads make it.
     pub fn of(load: Load) -> Case {
-        Case { load, page: 4096, cqs: CqLayout::Shared, threads: 1 }
+        Case { load, play: Play::Load, page: 4096, cqs: CqLayout::Shared, threads: 1 }
+    }
+
+    /// The case by itself, with a profile; `None` for what the model has no terms for.
+    fn run(&self, profile: &Profile) -> Result<Option<Modelled>> {
+        // The model knows no misaligned DMA.
+        if self.load.local_offset != 0 || self.load.remote_offset != 0 {
+            return Ok(None);
+        }
+        let set = Set {
+            qps: self.load.qps,
+            threads: self.threads,
+            cq_per_qp: self.cqs == CqLayout::PerQp,
+            region: self.load.region,
+            page: self.page,
+        };
+        let measured = MEASURED as usize;
+        Ok(match self.play {
+            Play::Load => match self.spec() {
+                Some(spec) => Some(modelled(profile, &spec)?),
+                None => None,
+            },
+            Play::Staged if self.load.batch == 1 && self.load.signal_every == 1 => {
+                play(profile, &set, measured / 4, measured, |regions| {
+                    Box::new(ClosedLoop::new(&self.load, regions))
+                })
+            }
+            Play::Staged => None,
+            Play::Lock(lock) => {
+                let clients = self.load.qps as usize;
+                play(profile, &set, measured / 40, measured / 10, |regions| {
+                    Box::new(Locks::new(lock, clients, regions))
+                })
+            }
+        })
     }
 
     /// The load in the model's terms; `None` for what it has no terms for.
     fn spec(&self) -> Option<LoadSpec> {
         let load = &self.load;
-        // The model knows no misaligned DMA, and mixes READs only on the same queue pairs.
-        if load.local_offset != 0 || load.remote_offset != 0 {
+        // The generator mixes READs only on the same queue pairs, and gives each thread a completion queue.
+        if self.cqs == CqLayout::PerQp {
             return None;
         }
         let (op, read_percent) = match load.mix {
@@ -61,12 +114,7 @@ impl Case {
             },
             list: load.batch,
             signal_every: load.signal_every,
-            op: match op {
-                Op::Write => model::Op::Write,
-                Op::Read => model::Op::Read,
-                Op::CompareSwap => model::Op::CompareSwap,
-                Op::FetchAdd => model::Op::FetchAdd,
-            },
+            op: scripts::op(op),
             bytes: load.size,
             inline: load.inline,
             memory: Memory {
@@ -159,10 +207,17 @@ pub fn compare(
     if !comparable(comparison.metric, &baseline.load, &optimised.load) {
         return Ok(None);
     }
-    let (Some(slow), Some(fast)) = (baseline.spec(), optimised.spec()) else { return Ok(None) };
     let profile = profile(&emulated::profile())?;
-    let told = |error| anyhow::Error::new(error).context("asking the timing model");
-    let range = predict_range(&profile, &slow, &fast, bench.options.draws, SEED).map_err(told)?;
+    if baseline.run(&profile)?.is_none() || optimised.run(&profile)?.is_none() {
+        return Ok(None);
+    }
+    let rate = |case: &Case, profile: &Profile| -> Result<f64> {
+        Ok(case.run(profile)?.context("the load came to a standstill in the model")?.ops_per_s)
+    };
+    let range = model::spread(&profile, bench.options.draws, SEED, |sample| -> Result<f64> {
+        Ok(rate(&optimised, sample)? / rate(&baseline, sample)?.max(f64::MIN_POSITIVE))
+    })
+    .context("asking the timing model")?;
     Ok(Some(Prediction {
         profile: profile.name().to_owned(),
         ratio: range.ratio,
@@ -217,8 +272,7 @@ pub fn variant(
 
 /// Runs one load through the model with the named profile; `None` for what the model has no terms for.
 pub fn alone(name: &str, case: &Case) -> Result<Option<Modelled>> {
-    let Some(spec) = case.spec() else { return Ok(None) };
-    modelled(&profile(name)?, &spec).map(Some)
+    case.run(&profile(name)?)
 }
 
 /// What the model says of registering memory, in nanoseconds: registering and deregistering `bytes` of pages of `page` bytes.
@@ -245,10 +299,62 @@ mod tests {
 
     #[test]
     fn what_the_model_has_no_terms_for_is_left_out_not_approximated() {
-        assert!(Case::of(Load { remote_offset: 32, ..Load::default() }).spec().is_none());
+        let crossing = Case::of(Load { remote_offset: 32, ..Load::default() });
+        assert!(crossing.run(&profile("cx5-like").unwrap()).unwrap().is_none());
         assert!(Case::of(Load { mix: Mix::ReadWriteApart, ..Load::default() }).spec().is_none());
         assert!(Case::of(Load { qps: u32::MAX, ..Load::default() }).spec().is_none());
         assert!(Case::of(Load::default()).spec().is_some());
+    }
+
+    #[test]
+    fn the_stage_agrees_with_the_models_own_loads() {
+        let loads = [
+            (1, Load { window: 1, ..Load::default() }),
+            (1, Load { mix: Mix::Only(Op::Read), window: 16, ..Load::default() }),
+            (8, Load { mix: Mix::Only(Op::Read), window: 16, qps: 8, ..Load::default() }),
+            (
+                1,
+                Load {
+                    mix: Mix::Only(Op::CompareSwap),
+                    size: 8,
+                    qps: 8,
+                    window: 4,
+                    walk: Walk::Fixed,
+                    ..Load::default()
+                },
+            ),
+        ];
+        for (threads, load) in loads {
+            let case = Case { threads, ..Case::of(load) };
+            let own = alone("cx5-like", &case).unwrap().unwrap();
+            let staged = alone("cx5-like", &Case { play: Play::Staged, ..case }).unwrap().unwrap();
+            let ratio = staged.ops_per_s / own.ops_per_s;
+            assert!((ratio - 1.0).abs() < 0.1, "{ratio}: {own:?} {staged:?}");
+            let ratio = staged.latency_ns.p50 / own.latency_ns.p50;
+            assert!((ratio - 1.0).abs() < 0.15, "{ratio}: {own:?} {staged:?}");
+        }
+    }
+
+    #[test]
+    fn a_contended_lock_is_slower_than_spread_ones_and_a_single_client_is_not() {
+        let rate = |lock, clients| {
+            let load = Load { qps: clients, size: 8, ..Load::default() };
+            let case = Case { play: Play::Lock(lock), threads: clients, ..Case::of(load) };
+            alone("cx5-like", &case).unwrap().unwrap().ops_per_s
+        };
+        assert!(rate(Lock::Spread, 8) > 2.0 * rate(Lock::Contended, 8));
+        assert!((rate(Lock::Spread, 1) / rate(Lock::Contended, 1) - 1.0).abs() < 0.01);
+        assert!(rate(Lock::WriteRead, 8) > rate(Lock::Contended, 8));
+    }
+
+    #[test]
+    fn polling_many_queues_costs_a_thread_more_than_polling_one() {
+        let load = Load { qps: 64, window: 1, ..Load::default() };
+        let rate = |cqs| {
+            let case = Case { play: Play::Staged, cqs, ..Case::of(load.clone()) };
+            alone("cx5-like", &case).unwrap().unwrap().ops_per_s
+        };
+        assert!(rate(CqLayout::Shared) >= rate(CqLayout::PerQp));
     }
 
     #[test]
