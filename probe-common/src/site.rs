@@ -1,55 +1,51 @@
 //! The digest our own sites hand to a probe: what one data-path operation was, in six registers.
 //!
-//! `rnic-emu` (`rnic_emu_…`) and `verbs-tap` (`verbs_tap_…`) each have functions that do nothing but be probed. They
-//! are called once at the end of an operation, so that no return probe and no walk is needed:
+//! `rnic-emu` and `verbs-tap` each have three functions that do nothing but be probed (a 5-byte nop, a jump over
+//! nothing, a return). They are called once per operation, only when a profiler has asked:
 //!
-//! - `posted(qp, n_wr, bytes, flags, n_sge, wr)` after a post to a send queue, classic or extended: `n_wr` work
-//!   requests really posted, their payload `bytes` and scatter/gather entries `n_sge`, `wr` the first `ibv_send_wr`, or
-//!   0 in the extended API.
-//! - `posted_recv(queue, n_wr, bytes, flags, n_sge, wr)` the same for receives; `queue` is the `ibv_qp`, or the
-//!   `ibv_srq` where `flags` says so.
-//! - `polled(cq, n, wc)` after a poll: `n` completions (0: none, negative: it failed) at `wc`, or 0 in the extended API.
+//! - `…_posted(qp, n_wr, bytes, flags, n_sge, wr)` before work requests are handed to the provider: `qp` is the
+//!   `ibv_qp` (or the `ibv_srq`), `wr` the first work request of the chain, 0 in the extended API.
+//! - `…_polled(cq, n, wc)` after a poll: `n` is what the poll returned (negative: it failed), `wc` the first of `n`
+//!   work completions, 0 in the extended API.
+//! - `…_post_failed(qp, n_wr, bytes, flags, n_sge, errno)` after a post that failed: the part of the digest above
+//!   that was *not* posted, to be subtracted.
+//!
+//! `flags` packs counts into fields of 16 bits; a count that does not fit stays at the field's largest value.
 
-/// Which call a digest is about.
+/// What kind of queue a digest is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Posted {
-    /// `post_send`.
+pub enum Queue {
+    /// Send queue of a QP.
     Send = 0,
-    /// `wr_complete`.
-    Extended = 1,
-    /// `post_recv`.
-    Receive = 2,
-    /// `post_srq_recv`.
-    SharedReceive = 3,
+    /// Receive queue of a QP.
+    Receive = 1,
+    /// Shared receive queue.
+    SharedReceive = 2,
 }
 
-/// What no opcode is: nothing was posted, or receives were.
-pub const NO_OPCODE: u8 = 255;
-
-/// The `flags` of a post's digest.
-///
-/// | bits | meaning |
-/// |---|---|
-/// | 0–15 | work requests that make a completion when they succeed; at most 65,535 |
-/// | 16–31 | work requests with inline data; at most 65,535 |
-/// | 32–39 | `ibv_wr_opcode` of the first work request, or [`NO_OPCODE`] |
-/// | 40–55 | errno the call returned; 0 for success |
-/// | 56–57 | [`Posted`] |
+/// The `flags` of a posted digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flags(pub u64);
 
 impl Flags {
     const FIELD: u64 = 0xffff;
+    const INLINE: u32 = 16;
+    const OPCODES: u32 = 32;
+    const QUEUE: u32 = 48;
+    const EXTENDED: u32 = 50;
 
-    /// Packs a digest's flags; counts that do not fit stay at the largest value.
-    pub const fn pack(signalled: u64, inline: u64, first_opcode: u8, errno: u16, call: Posted) -> Self {
+    /// Packs a digest's flags.
+    ///
+    /// `signalled` and `inline` are counts of work requests; `opcodes` has bit n set where opcode n (`IBV_WR_…`)
+    /// occurs, and is 0 for receives; `extended` tells the extended API (`ibv_wr_*`).
+    pub const fn pack(signalled: u64, inline: u64, opcodes: u16, queue: Queue, extended: bool) -> Self {
         Self(
             Self::saturated(signalled)
-                | Self::saturated(inline) << 16
-                | (first_opcode as u64) << 32
-                | (errno as u64) << 40
-                | (call as u64) << 56,
+                | Self::saturated(inline) << Self::INLINE
+                | (opcodes as u64) << Self::OPCODES
+                | (queue as u64) << Self::QUEUE
+                | (extended as u64) << Self::EXTENDED,
         )
     }
 
@@ -57,34 +53,34 @@ impl Flags {
         if count > Self::FIELD { Self::FIELD } else { count }
     }
 
-    /// Work requests that make a completion when they succeed.
+    /// Work requests that will make a completion entry.
     pub const fn signalled(self) -> u64 {
         self.0 & Self::FIELD
     }
 
-    /// Work requests with inline data.
+    /// Work requests whose payload travels inside the queue entry.
     pub const fn inline(self) -> u64 {
-        self.0 >> 16 & Self::FIELD
+        self.0 >> Self::INLINE & Self::FIELD
     }
 
-    /// Opcode of the first work request, or [`NO_OPCODE`].
-    pub const fn first_opcode(self) -> u8 {
-        (self.0 >> 32) as u8
+    /// Bit n set where opcode n occurs.
+    pub const fn opcodes(self) -> u16 {
+        (self.0 >> Self::OPCODES & Self::FIELD) as u16
     }
 
-    /// What the call returned.
-    pub const fn errno(self) -> u16 {
-        (self.0 >> 40) as u16
-    }
-
-    /// The call.
-    pub const fn call(self) -> Posted {
-        match self.0 >> 56 & 3 {
-            0 => Posted::Send,
-            1 => Posted::Extended,
-            2 => Posted::Receive,
-            _ => Posted::SharedReceive,
+    /// The queue; `None` for a value no writer makes.
+    pub const fn queue(self) -> Option<Queue> {
+        match self.0 >> Self::QUEUE & 3 {
+            0 => Some(Queue::Send),
+            1 => Some(Queue::Receive),
+            2 => Some(Queue::SharedReceive),
+            _ => None,
         }
+    }
+
+    /// Posted through the extended API.
+    pub const fn is_extended(self) -> bool {
+        self.0 >> Self::EXTENDED & 1 == 1
     }
 }
 
@@ -94,16 +90,21 @@ mod tests {
 
     #[test]
     fn what_is_packed_comes_out_again() {
-        let flags = Flags::pack(3, 2, 9, 12, Posted::SharedReceive);
-        assert_eq!((flags.signalled(), flags.inline(), flags.first_opcode()), (3, 2, 9));
-        assert_eq!((flags.errno(), flags.call()), (12, Posted::SharedReceive));
-        assert_eq!(Flags::pack(0, 0, 0, 0, Posted::Send), Flags(0));
+        let flags = Flags::pack(3, 2, 1 << 4 | 1, Queue::SharedReceive, true);
+        assert_eq!((flags.signalled(), flags.inline(), flags.opcodes()), (3, 2, 0x11));
+        assert_eq!((flags.queue(), flags.is_extended()), (Some(Queue::SharedReceive), true));
+        assert_eq!(Flags::pack(0, 0, 0, Queue::Send, false), Flags(0));
     }
 
     #[test]
     fn counts_that_do_not_fit_stay_at_the_largest_value() {
-        let flags = Flags::pack(70_000, 1 << 40, NO_OPCODE, 0, Posted::Extended);
-        assert_eq!((flags.signalled(), flags.inline(), flags.first_opcode()), (0xffff, 0xffff, NO_OPCODE));
-        assert_eq!((flags.errno(), flags.call()), (0, Posted::Extended));
+        let flags = Flags::pack(70_000, 1 << 40, 0, Queue::Send, false);
+        assert_eq!((flags.signalled(), flags.inline(), flags.opcodes()), (0xffff, 0xffff, 0));
+        assert_eq!(flags.queue(), Some(Queue::Send));
+    }
+
+    #[test]
+    fn a_queue_no_writer_makes_is_none() {
+        assert_eq!(Flags(3 << 48).queue(), None);
     }
 }

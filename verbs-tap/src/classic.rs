@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use probe_common::site::Posted;
+use probe_common::site::Queue;
 use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{Cq, Object, Qp, RecvWr, SendWr, Wc};
@@ -45,36 +45,41 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
             return libc::ENOSYS;
         };
         let Some(entry) = entry else { return call(object, wr, bad) };
-        let mut digest = Digest::of_send(wr, entry.signal_all);
-        let mut bad_here = unwritten();
-        let result = call(object, wr, &mut bad_here);
-        pass_on(bad_here, bad);
-        if result != 0 {
-            entry.add(qp::POST_FAILED, 1);
-            digest = posted_of(&entry, wr, bad_here, &digest);
-        }
-        count_posted(&entry, &digest, result == 0);
+        let digest = Digest::of_send(wr, entry.signal_all);
         if thread::fires() {
-            let flags = digest.flags(result, Posted::Send).0;
+            let flags = digest.flags(Queue::Send, false);
             sites::verbs_tap_posted(
                 object as usize,
                 digest.wrs,
                 digest.bytes,
-                flags,
+                flags.0,
                 digest.sges,
                 wr as usize,
             );
+        }
+        let mut bad_here = unwritten();
+        let result = call(object, wr, &mut bad_here);
+        pass_on(bad_here, bad);
+        if result == 0 {
+            count_posted(&entry, &digest, true);
+        } else {
+            post_send_failed(&entry, object, wr, bad_here, &digest, result);
         }
         result
     }
 }
 
-/// What a failed post has posted.
-///
 /// # Safety
 /// As for the call that failed; `bad` is what the provider wrote, or unwritten.
 #[cold]
-unsafe fn posted_of(entry: &Entry, wr: *mut SendWr, bad: *mut SendWr, digest: &Digest) -> Digest {
+unsafe fn post_send_failed(
+    entry: &Entry,
+    object: *mut Qp,
+    wr: *mut SendWr,
+    bad: *mut SendWr,
+    digest: &Digest,
+    result: c_int,
+) {
     // A provider that names no work request has refused the call before looking at any.
     let rest = if bad == unwritten() || bad == wr {
         *digest
@@ -82,7 +87,13 @@ unsafe fn posted_of(entry: &Entry, wr: *mut SendWr, bad: *mut SendWr, digest: &D
         // SAFETY: the part that was not posted is the caller's still.
         unsafe { Digest::of_send(bad, entry.signal_all) }
     };
-    digest.without(&rest)
+    entry.add(qp::POST_FAILED, 1);
+    count_posted(entry, &digest.without(&rest), false);
+    if thread::fires() {
+        let flags = rest.flags(Queue::Send, false);
+        let errno = u64::from(result.unsigned_abs());
+        sites::verbs_tap_post_failed(object as usize, rest.wrs, rest.bytes, flags.0, rest.sges, errno);
+    }
 }
 
 /// Counts one post call and what it posted. Runs of unsignalled work requests are followed only while nothing fails.
@@ -128,7 +139,7 @@ pub unsafe extern "C-unwind" fn post_recv(
     bad: *mut *mut RecvWr,
 ) -> c_int {
     // SAFETY: the program's own call, passed on.
-    unsafe { receive(object, wr, bad, kind::QP, Call::PostRecv, Posted::Receive) }
+    unsafe { receive(object, wr, bad, kind::QP, Call::PostRecv, Queue::Receive) }
 }
 
 pub unsafe extern "C-unwind" fn post_srq_recv(
@@ -137,7 +148,7 @@ pub unsafe extern "C-unwind" fn post_srq_recv(
     bad: *mut *mut RecvWr,
 ) -> c_int {
     // SAFETY: the program's own call, passed on.
-    unsafe { receive(object, wr, bad, kind::SRQ, Call::PostSrqRecv, Posted::SharedReceive) }
+    unsafe { receive(object, wr, bad, kind::SRQ, Call::PostSrqRecv, Queue::SharedReceive) }
 }
 
 /// # Safety
@@ -149,7 +160,7 @@ unsafe fn receive(
     bad: *mut *mut RecvWr,
     object_kind: u32,
     which: Call,
-    posted: Posted,
+    queue: Queue,
 ) -> c_int {
     let entry = thread::here(object as usize, object_kind);
     // SAFETY: as promised; the function stood in the place of that call.
@@ -157,6 +168,17 @@ unsafe fn receive(
         let Some(call) = provider::<PostRecv>(entry.as_ref(), object, which) else { return libc::ENOSYS };
         let Some(entry) = entry else { return call(object, wr, bad) };
         let mut digest = Digest::of_receive(wr);
+        if thread::fires() {
+            let flags = digest.flags(queue, false);
+            sites::verbs_tap_posted(
+                object as usize,
+                digest.wrs,
+                digest.bytes,
+                flags.0,
+                digest.sges,
+                wr as usize,
+            );
+        }
         let mut bad_here = unwritten();
         let result = call(object, wr, &mut bad_here);
         pass_on(bad_here, bad);
@@ -165,6 +187,17 @@ unsafe fn receive(
             let rest = if none { digest } else { Digest::of_receive(bad_here) };
             digest = digest.without(&rest);
             entry.add(qp::RECV_FAILED, 1);
+            if thread::fires() {
+                let (flags, errno) = (rest.flags(queue, false), u64::from(result.unsigned_abs()));
+                sites::verbs_tap_post_failed(
+                    object as usize,
+                    rest.wrs,
+                    rest.bytes,
+                    flags.0,
+                    rest.sges,
+                    errno,
+                );
+            }
         }
         entry.add(qp::RECV_CALLS, 1);
         entry.add(qp::RECV_WRS, digest.wrs);
@@ -172,17 +205,6 @@ unsafe fn receive(
         entry.add(qp::RECV_SGES, digest.sges);
         if digest.cut {
             entry.add(qp::CUT, 1);
-        }
-        if thread::fires() {
-            let flags = digest.flags(result, posted).0;
-            sites::verbs_tap_posted_recv(
-                object as usize,
-                digest.wrs,
-                digest.bytes,
-                flags,
-                digest.sges,
-                wr as usize,
-            );
         }
         result
     }

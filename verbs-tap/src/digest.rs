@@ -3,7 +3,7 @@
 //! Walked before it is posted: once the provider has it, another thread may reap and free it. After a failure only the
 //! part from `bad_wr` on is walked again, which was not posted and so belongs to the caller still.
 
-use probe_common::site::{Flags, NO_OPCODE, Posted};
+use probe_common::site::{Flags, Queue};
 
 use crate::abi::{self, RecvWr, SendWr, Sge, opcode};
 
@@ -178,11 +178,10 @@ impl Digest {
     }
 
     /// As a probe site passes it.
-    pub fn flags(&self, result: i32, call: Posted) -> Flags {
-        let sent = matches!(call, Posted::Send | Posted::Extended) && self.wrs != 0;
-        let first = if sent { u8::try_from(self.first).unwrap_or(NO_OPCODE) } else { NO_OPCODE };
-        let errno = u16::try_from(result.unsigned_abs()).unwrap_or(u16::MAX);
-        Flags::pack(self.signalled, self.inline, first, errno, call)
+    pub fn flags(&self, queue: Queue, extended: bool) -> Flags {
+        let mut opcodes = 0_u16;
+        self.each_opcode(|place, _| opcodes |= 1 << place);
+        Flags::pack(self.signalled, self.inline, opcodes, queue, extended)
     }
 }
 
@@ -264,8 +263,7 @@ mod tests {
         assert_eq!(counts(&whole), [(2, 2), (4, 3), (15, 1)]);
         assert_eq!(counts(&whole.without(&count(&opcodes[3..]))), [(2, 2), (4, 1)]);
         assert_eq!(counts(&whole.without(&whole)), []);
-        assert_eq!(whole.flags(0, Posted::Send).first_opcode(), 2);
-        assert_eq!(whole.without(&whole).flags(0, Posted::Send).first_opcode(), NO_OPCODE);
+        assert_eq!(whole.flags(Queue::Send, false).opcodes(), 1 << 2 | 1 << 4 | 1 << 15);
     }
 
     #[test]

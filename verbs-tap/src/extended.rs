@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
-use probe_common::site::Posted;
+use probe_common::site::Queue;
 use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{self, CqEx, DataBuf, QpEx, Sge, opcode, wr};
@@ -250,21 +250,25 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
     // may begin the next one at once.
     unsafe {
         let Some(here) = here(ex as usize, kind::QP) else { return libc::ENOSYS };
-        let mut digest = here.batch().digest;
-        let result = pass!(here, wr::COMPLETE, fn(*mut QpEx) -> c_int, (ex));
-        if result != 0 {
-            // The whole batch is refused.
-            digest = Digest::default();
+        let digest = here.batch().digest;
+        let fires = thread::fires();
+        let flags = digest.flags(Queue::Send, true);
+        if fires {
+            sites::verbs_tap_posted(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, 0);
         }
+        let result = pass!(here, wr::COMPLETE, fn(*mut QpEx) -> c_int, (ex));
         if let Some(entry) = here.entry {
-            count_posted(&entry, &digest, result == 0);
-            if result != 0 {
+            if result == 0 {
+                count_posted(&entry, &digest, true);
+            } else {
+                // The whole batch is refused or accepted.
                 entry.add(qp::POST_FAILED, 1);
+                entry.add(qp::POST_CALLS, 1);
             }
         }
-        if thread::fires() {
-            let flags = digest.flags(result, Posted::Extended).0;
-            sites::verbs_tap_posted(ex as usize, digest.wrs, digest.bytes, flags, digest.sges, 0);
+        if fires && result != 0 {
+            let errno = u64::from(result.unsigned_abs());
+            sites::verbs_tap_post_failed(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, errno);
         }
         result
     }

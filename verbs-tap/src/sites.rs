@@ -29,12 +29,12 @@ macro_rules! site {
 }
 
 site! {
-    /// After a post to a send queue.
+    /// Before work requests go to the provider.
     verbs_tap_posted(qp: usize, n_wr: u64, bytes: u64, flags: u64, n_sge: u64, wr: usize)
 }
 site! {
-    /// After a post to a receive queue.
-    verbs_tap_posted_recv(queue: usize, n_wr: u64, bytes: u64, flags: u64, n_sge: u64, wr: usize)
+    /// After a post failed: the part that was not posted.
+    verbs_tap_post_failed(qp: usize, n_wr: u64, bytes: u64, flags: u64, n_sge: u64, errno: u64)
 }
 site! {
     /// After a poll.
@@ -47,7 +47,7 @@ pub fn renew_in_child() {
     const PAGE: usize = 4096;
     let sites = [
         verbs_tap_posted as *const () as usize,
-        verbs_tap_posted_recv as *const () as usize,
+        verbs_tap_post_failed as *const () as usize,
         verbs_tap_polled as *const () as usize,
     ];
     for site in sites {
@@ -75,7 +75,7 @@ mod tests {
         verbs_tap_posted(1, 2, 3, 4, 5, 6);
         renew_in_child();
         verbs_tap_posted(1, 2, 3, 4, 5, 6);
-        verbs_tap_posted_recv(1, 2, 3, 4, 5, 6);
+        verbs_tap_post_failed(1, 2, 3, 4, 5, 6);
         verbs_tap_polled(1, -1, 0);
     }
 }
