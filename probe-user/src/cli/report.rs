@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use probe_user::replay::{Window, replay};
 use probe_user::report::units::duration;
-use probe_user::report::{Filter, Layout, build, write_text};
+use probe_user::report::{Filter, Layout, build, by_call, by_peer, write_groups, write_text};
 use probe_user::trace::Reader;
 
 use super::time::parse_ns;
@@ -23,6 +23,7 @@ use super::{UsageError, terminal_width};
 #[command(after_help = "Examples:
   rdma-probe report trace.jsonl
   rdma-probe report trace.jsonl.zst --process ib_write_bw --all
+  rdma-probe report trace.jsonl --from 10s --to 20s --by peer
   rdma-probe report trace.jsonl --json | jq '.processes[] | {comm, r: .registration.count}'
   ssh host cat /var/tmp/trace.jsonl | rdma-probe report -")]
 pub struct Args {
@@ -37,6 +38,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME|PID")]
     process: Vec<String>,
 
+    /// Cut the recording by kind of call, or by the peer that queue pairs talk to (JSON schema rdma-groups/1)
+    #[arg(long, value_enum, default_value = "process")]
+    by: By,
+
     /// Count only calls that returned later than this after the beginning, such as 2.5s
     #[arg(long, value_name = "TIME", value_parser = parse_ns)]
     from: Option<u64>,
@@ -50,6 +55,13 @@ pub struct Args {
     all: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    Process,
+    Call,
+    Peer,
+}
+
 /// # Errors
 /// When the trace cannot be read to its end, or the report not be written.
 pub fn run(args: Args) -> Result<ExitCode> {
@@ -61,18 +73,28 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     let mut reader = Reader::open(&args.file)?;
     let model = replay(reader.by_ref(), Window { from_ns: args.from, to_ns: args.to })?;
-    let report = build(&model, Some(reader.notes()), &Filter(args.process));
-    if args.json {
-        let mut out = BufWriter::new(io::stdout().lock());
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
-        out.flush()?;
-    } else {
-        let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
-        let rows = if args.all { usize::MAX } else { 16 };
-        write_text(&report, Layout { width: terminal_width(), rows }, &mut out)?;
-        out.flush()?;
+    let filter = Filter(args.process);
+    let rows = if args.all { usize::MAX } else { 16 };
+    let layout = Layout { width: terminal_width(), rows };
+    let groups = match args.by {
+        By::Process => None,
+        By::Call => Some(by_call(&model, &filter)),
+        By::Peer => Some(by_peer(&model, &filter)),
+    };
+    let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
+    match (groups, args.json) {
+        (Some(groups), true) => writeln!(out, "{}", serde_json::to_string_pretty(&groups)?)?,
+        (Some(groups), false) => write_groups(&groups, layout, &mut out)?,
+        (None, json) => {
+            let report = build(&model, Some(reader.notes()), &filter);
+            if json {
+                writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+            } else {
+                write_text(&report, layout, &mut out)?;
+            }
+        }
     }
+    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 

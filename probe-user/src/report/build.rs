@@ -17,7 +17,7 @@ const REGISTRATION: &[Call] = &[Call::RegMr, Call::RegDmabufMr];
 pub struct Filter(pub Vec<String>);
 
 impl Filter {
-    fn wants(&self, pid: u32, comm: &str) -> bool {
+    pub(super) fn wants(&self, pid: u32, comm: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|name| name == comm || name.parse() == Ok(pid))
     }
 }

@@ -1,6 +1,7 @@
 //! What a model says, for a person (text) and for a program (JSON). Both come from the same [`Report`].
 
 mod build;
+mod by;
 mod diff;
 mod document;
 mod names;
@@ -9,6 +10,7 @@ mod text;
 pub mod units;
 
 pub use build::{Filter, build, latency, unavailable};
+pub use by::{GROUPS_SCHEMA, Groups, OfCall, OfPeer, by_call, by_peer, write_groups};
 pub use diff::{DIFF_SCHEMA, Diff, Metric, Outcome, diff};
 pub use document::*;
 pub use names::errno;

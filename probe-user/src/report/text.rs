@@ -533,7 +533,7 @@ fn quantiles(l: &Latency) -> Option<String> {
 }
 
 /// Names come from other people's programs: what could steer a terminal is shown, not obeyed.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

@@ -15,7 +15,7 @@ use super::writer::WriteError;
 /// are. A symbolic link is followed only below `/dev` and `/proc`: a recording runs as root, and a link that someone
 /// laid in `/tmp` must not choose which file root overwrites.
 pub fn open(path: &Path) -> Result<File, WriteError> {
-    let io = |source| WriteError::Create { path: path.to_owned(), source };
+    let io = |reason| WriteError::Create { path: path.to_owned(), reason };
     let found = if path.starts_with("/dev") || path.starts_with("/proc") {
         std::fs::metadata(path)
     } else {

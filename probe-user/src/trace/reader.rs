@@ -20,12 +20,12 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system would not give us the file, or its bytes.
-    #[error("cannot read '{name}': {source}")]
+    #[error("cannot read '{name}': {reason}")]
     Io {
         /// File name, or `standard input`.
         name: String,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's reason; not a `source`, since the message has it already.
+        reason: io::Error,
     },
     /// The content is not what a trace holds.
     #[error("'{name}', line {line}: {reason}")]
@@ -80,7 +80,7 @@ impl Reader {
             return Self::new("standard input", BufReader::new(io::stdin()));
         }
         let name = path.display().to_string();
-        let io = |source| ReadError::Io { name: name.clone(), source };
+        let io = |reason| ReadError::Io { name: name.clone(), reason };
         let file = File::open(path).map_err(io)?;
         if file.metadata().map_err(io)?.is_dir() {
             return Err(io(io::ErrorKind::IsADirectory.into()));
@@ -93,7 +93,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::open`].
     pub fn new(name: &str, mut source: impl BufRead + Send + 'static) -> Result<Self, ReadError> {
-        let io = |source| ReadError::Io { name: name.to_owned(), source };
+        let io = |reason| ReadError::Io { name: name.to_owned(), reason };
         let start = source.fill_buf().map_err(io)?;
         let source: Box<dyn BufRead + Send> = if start.starts_with(&ZSTD_MAGIC) {
             let decoder = zstd::Decoder::with_buffer(source).map_err(io)?;
@@ -135,7 +135,7 @@ impl Reader {
 
     fn read_line(&mut self) -> Result<Line, ReadError> {
         let line = lines::next(&mut *self.source, &mut self.line)
-            .map_err(|source| ReadError::Io { name: self.name.clone(), source })?;
+            .map_err(|reason| ReadError::Io { name: self.name.clone(), reason })?;
         self.number += u64::from(line != Line::End);
         if line == Line::TooLong {
             return Err(self.content(format!("longer than {MAX_LINE_BYTES} bytes, which no trace line is")));

@@ -45,12 +45,12 @@ pub struct Summary {
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The file could not be made.
-    #[error("cannot create trace '{}': {source}", path.display())]
+    #[error("cannot create trace '{}': {reason}", path.display())]
     Create {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's reason; not a `source`, since the message has it already.
+        reason: io::Error,
     },
     /// The file must not be overwritten.
     #[error("cannot write trace '{}': it {why}", path.display())]

@@ -3,7 +3,7 @@
 use crate::common::*;
 use probe_user::model::Model;
 use probe_user::replay::{Window, replay};
-use probe_user::report::{Filter, Layout, Report, build, write_text};
+use probe_user::report::{Filter, Layout, Report, build, by_call, by_peer, write_groups, write_text};
 use probe_user::sample::{
     Call, CallCount, Detail, Device, Footer, Lost, Probe, Process, ProcessId, QpAttributes, Record,
     RegistrationSplit, Sample, Verdict,
@@ -337,4 +337,40 @@ fn an_empty_trace_gives_an_empty_report_and_no_division_by_zero() {
     let json: serde_json::Value = serde_json::to_value(&report).unwrap();
     assert_eq!(json["schema"], "rdma-report/1");
     assert_eq!(json["processes"], serde_json::json!([]));
+}
+
+#[test]
+fn peers_gather_the_qps_that_talk_to_them_and_calls_are_sorted_by_their_time() {
+    let bob = ProcessId { pid: 200, start_ns: 1 };
+    let connected = |id, qp: u64, gid: &str| {
+        let rtr = QpAttributes {
+            dest_qpn: Some(5),
+            dgid: Some(gid.into()),
+            path_mtu_bytes: Some(1024 * qp as u32),
+            ..to(qp, qp as u32, "RTR")
+        };
+        [
+            Record::Event(event(id, 1, 5, Call::CreateQp, created(qp, qp as u32, 0xc))),
+            Record::Event(event(id, 2, 50, Call::ModifyQp, Detail::ModifyQp(rtr))),
+        ]
+    };
+    let records = [connected(ALICE, 1, "::1"), connected(bob, 2, "::1"), connected(bob, 3, "::2")].concat();
+    let m = model(&records);
+    let peers = by_peer(&m, &Filter::default()).peers;
+    assert_eq!(
+        peers.iter().map(|p| (p.peer.as_deref(), p.qps)).collect::<Vec<_>>(),
+        [(Some("::1"), 2), (Some("::2"), 1)]
+    );
+    assert_eq!(peers[0].pids, [100, 200].into());
+    assert_eq!(peers[0].path_mtu_bytes, [1024, 2048].into(), "a mixed MTU shows");
+    let calls = by_call(&m, &Filter(vec!["200".into()])).calls;
+    assert_eq!(
+        calls.iter().map(|c| (c.call, c.count)).collect::<Vec<_>>(),
+        [(Call::ModifyQp, 2), (Call::CreateQp, 2)]
+    );
+    for groups in [by_peer(&m, &Filter::default()), by_call(&m, &Filter::default())] {
+        let mut out = Vec::new();
+        write_groups(&groups, Layout { width: 100, rows: 1 }, &mut out).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains(" more (--all lists them)"));
+    }
 }

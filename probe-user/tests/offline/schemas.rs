@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use probe_user::devices::{Inventory, inventory};
 use probe_user::model::Model;
-use probe_user::report::{Diff, Filter, Report, build, diff};
+use probe_user::report::{Diff, Filter, Groups, Report, build, by_call, by_peer, diff};
 use probe_user::sample::Record;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -23,8 +23,9 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas")
 }
 
-fn schemas() -> [(&'static str, Value); 4] {
+fn schemas() -> [(&'static str, Value); 5] {
     [
+        ("rdma-groups-1.json", schema::<Groups>("rdma-groups/1")),
         ("rdma-diff-1.json", schema::<Diff>("rdma-diff/1")),
         ("rdma-trace-1.json", schema::<Record>("rdma-trace/1")),
         ("rdma-report-1.json", schema::<Report>("rdma-report/1")),
@@ -90,6 +91,9 @@ fn reports_and_inventories_keep_to_their_schemas() {
     let report = build(&model, None, &Filter::default());
     assert!(!report.processes.is_empty());
     assert_valid(&schema_of("rdma-report-1.json"), &serde_json::to_value(&report).unwrap());
+    for groups in [by_call(&model, &Filter::default()), by_peer(&model, &Filter::default())] {
+        assert_valid(&schema_of("rdma-groups-1.json"), &serde_json::to_value(groups).unwrap());
+    }
     assert_valid(&schema_of("rdma-diff-1.json"), &serde_json::to_value(diff(&model, &model)).unwrap());
     assert_valid(&schema_of("rdma-devices-1.json"), &serde_json::to_value(inventory()).unwrap());
 }
