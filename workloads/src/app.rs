@@ -112,6 +112,10 @@ fn bench(common: &Common, sweeping: bool) -> Result<Option<Bench>> {
     }
     let device = device(common)?;
     if common.reserve_hugepages {
+        let left = memory::clean_up();
+        if left > 0 {
+            note!("gave back {left} huge pages that a killed run had reserved");
+        }
         memory::allow_reserving();
     }
     if common.server {

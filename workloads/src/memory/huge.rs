@@ -1,5 +1,6 @@
 //! The kernel's pools of huge pages: how many are free, and a reservation that is given back.
 
+use super::leftover::{self, Note};
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ pub(super) fn may_reserve() -> bool {
     MAY_RESERVE.load(Ordering::Relaxed)
 }
 
-const ROOT: &str = "/sys/kernel/mm/hugepages";
+pub(super) const ROOT: &str = "/sys/kernel/mm/hugepages";
 
 /// One pool, of one page size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +75,8 @@ fn given_back(current: u64, added: u64) -> u64 {
 pub struct Reservation {
     pool: PathBuf,
     added: u64,
+    /// Goes after the pages have been given back.
+    note: Option<Note>,
 }
 
 impl Reservation {
@@ -83,10 +86,12 @@ impl Reservation {
             bail!("this machine has no {} huge pages", size_name(page_size));
         };
         let missing = shortage(pool.free, needed);
-        let mut reservation = Reservation { pool: pool.path.clone(), added: 0 };
+        let mut reservation = Reservation { pool: pool.path.clone(), added: 0, note: None };
         if missing == 0 {
             return Ok(reservation);
         }
+        // Written down before the pages are there: killed in between, a run leaves a note too many, not pages too many.
+        reservation.note = Some(Note::write(&pool.path, missing)?);
         let file = pool.path.join("nr_hugepages");
         fs::write(&file, (pool.total + missing).to_string()).with_context(|| {
             format!("reserving {missing} huge pages through {} (needs root)", file.display())
@@ -114,13 +119,24 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.added > 0
-            && let Ok(current) = read(&self.pool, "nr_hugepages")
-        {
-            // Nothing to do about a failure here: the pool's size is in plain sight for the administrator.
-            let _ = fs::write(self.pool.join("nr_hugepages"), given_back(current, self.added).to_string());
-        }
+        give_back(&self.pool, self.added);
     }
+}
+
+fn give_back(pool: &Path, pages: u64) {
+    if pages > 0
+        && let Ok(current) = read(pool, "nr_hugepages")
+    {
+        // Nothing to do about a failure here: the pool's size is in plain sight for the administrator.
+        let _ = fs::write(pool.join("nr_hugepages"), given_back(current, pages).to_string());
+    }
+}
+
+/// Gives back what killed runs left in the pools; returns how many pages that were.
+pub fn clean_up() -> u64 {
+    let left = leftover::collect();
+    left.iter().for_each(|left| give_back(&left.pool, left.pages));
+    left.iter().map(|left| left.pages).sum()
 }
 
 fn size_name(bytes: u64) -> String {

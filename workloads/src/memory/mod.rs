@@ -3,10 +3,11 @@
 mod buffer;
 mod huge;
 mod kind;
+mod leftover;
 mod smaps;
 
 pub use buffer::{Buffer, Obtained};
-pub use huge::{Pool, Reservation, allow_reserving, pools};
+pub use huge::{Pool, Reservation, allow_reserving, clean_up, pools};
 pub use kind::MemoryKind;
 
 /// Locked-memory limit of this process in bytes; `None` when unlimited or when the process may lock without limit.

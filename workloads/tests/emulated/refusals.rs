@@ -88,3 +88,31 @@ fn a_reader_that_goes_away_is_no_failure() {
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
 }
+
+#[test]
+fn huge_pages_of_a_run_that_was_killed_are_given_back_by_the_next() {
+    let Some(before) = huge_pages() else { return };
+    let arguments =
+        ["compare", "hugepages", "--region", "33554432", "--reserve-hugepages", "--device", "emu0"];
+    let mut command = emulated();
+    command.args(arguments).args(["--speed", "1/64", "--seconds", "60"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let start = std::time::Instant::now();
+    while huge_pages() == Some(before) && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let reserved = huge_pages().unwrap();
+    let next = emulated()
+        .args(arguments)
+        .args(["--comparison", "1", "--seconds", "0.1", "--draws", "1"])
+        .output()
+        .unwrap();
+    assert!(next.status.success());
+    assert_eq!(huge_pages(), Some(before), "{reserved} after the kill");
+    // Where the machine may not reserve pages, there was nothing to give back.
+    if reserved > before {
+        assert!(String::from_utf8_lossy(&next.stderr).contains("gave back"), "{next:?}");
+    }
+}
