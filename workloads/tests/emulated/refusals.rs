@@ -2,7 +2,11 @@
 
 use crate::kit::{emulated, huge_pages, refusal, run};
 use std::process::Stdio;
+use std::sync::Mutex;
 use std::time::Duration;
+
+/// The machine has one pool of huge pages: tests that look at its size take turns.
+static POOL: Mutex<()> = Mutex::new(());
 
 #[test]
 fn usage_errors_name_the_bad_value_and_the_fix_and_exit_with_2() {
@@ -57,6 +61,7 @@ fn more_memory_than_there_is_is_refused_before_it_is_touched() {
 
 #[test]
 fn an_interrupted_run_gives_huge_pages_back_and_exits_as_a_shell_expects() {
+    let _alone = POOL.lock();
     let before = huge_pages();
     for (signal, status) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
         let mut command = emulated();
@@ -91,6 +96,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 
 #[test]
 fn huge_pages_of_a_run_that_was_killed_are_given_back_by_the_next() {
+    let _alone = POOL.lock();
     let Some(before) = huge_pages() else { return };
     let arguments =
         ["compare", "hugepages", "--region", "33554432", "--reserve-hugepages", "--device", "emu0"];
