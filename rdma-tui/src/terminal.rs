@@ -9,7 +9,9 @@ use std::thread;
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::execute;
-use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -33,11 +35,9 @@ impl Screen {
     pub fn take() -> io::Result<Self> {
         enable_raw_mode()?;
         TAKEN.store(true, Ordering::SeqCst);
-        let taken = execute!(stdout(), EnterAlternateScreen, Hide).and_then(|()| {
-            let mut terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
-            terminal.clear()?;
-            Ok(Self { terminal })
-        });
+        // Not `Terminal::clear`: that asks the terminal where its cursor is, and some never answer.
+        let taken = execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All), Hide)
+            .and_then(|()| Ok(Self { terminal: Terminal::new(CrosstermBackend::new(stdout()))? }));
         if taken.is_err() {
             give_back();
         }
