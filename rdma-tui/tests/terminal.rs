@@ -17,8 +17,14 @@ struct Session {
     master: Box<dyn MasterPty + Send>,
     child: Box<dyn Child + Send + Sync>,
     keyboard: Box<dyn Write + Send>,
-    output: Arc<Mutex<Vec<u8>>>,
-    size: (u16, u16),
+    output: Arc<Mutex<Output>>,
+}
+
+/// What came out: as a terminal shows it, and in how far the terminal was given back.
+struct Output {
+    terminal: vt100::Parser,
+    /// The last bytes, enough for the sequences that end a program.
+    tail: Vec<u8>,
 }
 
 impl Session {
@@ -28,7 +34,8 @@ impl Session {
         drop(pair.slave);
         let mut reader = pair.master.try_clone_reader().unwrap();
         let keyboard = pair.master.take_writer().unwrap();
-        let output = Arc::new(Mutex::new(Vec::new()));
+        let terminal = vt100::Parser::new(size.1, size.0, 0);
+        let output = Arc::new(Mutex::new(Output { terminal, tail: Vec::new() }));
         let seen = Arc::clone(&output);
         thread::spawn(move || {
             let mut buffer = [0; 8192];
@@ -36,10 +43,14 @@ impl Session {
                 if n == 0 {
                     return;
                 }
-                seen.lock().unwrap().extend_from_slice(&buffer[..n]);
+                let mut seen = seen.lock().unwrap();
+                seen.terminal.process(&buffer[..n]);
+                seen.tail.extend_from_slice(&buffer[..n]);
+                let old = seen.tail.len().saturating_sub(4096);
+                seen.tail.drain(..old);
             }
         });
-        Self { master: pair.master, child, keyboard, output, size }
+        Self { master: pair.master, child, keyboard, output }
     }
 
     fn replay(trace: &Path, folder: &Path) -> Self {
@@ -58,14 +69,12 @@ impl Session {
     }
 
     fn resize(&mut self, size: (u16, u16)) {
-        self.size = size;
+        self.output.lock().unwrap().terminal.screen_mut().set_size(size.1, size.0);
         self.master.resize(pty_size(size)).unwrap();
     }
 
     fn screen(&self) -> String {
-        let mut parser = vt100::Parser::new(self.size.1, self.size.0, 0);
-        parser.process(&self.output.lock().unwrap());
-        parser.screen().contents()
+        self.output.lock().unwrap().terminal.screen().contents()
     }
 
     #[track_caller]
@@ -89,15 +98,15 @@ impl Session {
         }
     }
 
-    /// The alternate screen was left and the cursor shown, after everything else.
+    /// The alternate screen was left and the cursor shown, and neither taken again.
     #[track_caller]
     fn is_given_back(&self) {
         let begun = Instant::now();
         loop {
-            let output = String::from_utf8_lossy(&self.output.lock().unwrap()).into_owned();
-            let taken = output.rfind("\x1b[?1049h");
-            let left = output.rfind("\x1b[?1049l");
-            if taken.is_some() && left > taken && output.rfind("\x1b[?25h") > output.rfind("\x1b[?25l") {
+            let tail = String::from_utf8_lossy(&self.output.lock().unwrap().tail).into_owned();
+            let left = tail.rfind("\x1b[?1049l");
+            let shown = tail.rfind("\x1b[?25h");
+            if left.is_some() && left > tail.rfind("\x1b[?1049h") && shown > tail.rfind("\x1b[?25l") {
                 return;
             }
             assert!(begun.elapsed() < PATIENCE, "the terminal was not given back");
@@ -216,7 +225,6 @@ fn a_storm_of_resizes_is_survived() {
             thread::sleep(Duration::from_millis(5));
         }
     }
-    session.output.lock().unwrap().clear();
     session.resize((100, 30));
     session.type_keys(b"1");
     session.wait_for("Health of the probes");

@@ -3,6 +3,7 @@
 
 pub mod counters;
 pub mod filter;
+pub mod findings;
 pub mod format;
 pub mod history;
 pub mod key;

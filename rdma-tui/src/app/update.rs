@@ -153,6 +153,14 @@ impl App {
         }
         if let Some((opened, _)) = self.details.last() {
             // From a process on to its queue pairs: the table of all, filtered.
+            if let RowKey::Finding { id, process } = *opened {
+                let found = world.findings().iter().find(|f| f.id == id && f.process == process);
+                match found.and_then(|f| f.workload) {
+                    Some(workload) => self.show_workload(workload, world),
+                    None => self.say(Tone::Note, "no reference workload shows this one"),
+                }
+                return None;
+            }
             if let RowKey::Process(id) = opened {
                 let pid = id.pid;
                 self.details.clear();
@@ -181,6 +189,20 @@ impl App {
         }
         self.details.push((key, 0));
         None
+    }
+
+    /// The page of workloads, with the one selected that shows an effect.
+    fn show_workload(&mut self, name: &str, world: &World) {
+        let Some(index) = world.workloads.list.iter().position(|w| w.name == name) else {
+            self.say(Tone::Note, format!("shown by the workload '{name}', which is not available here"));
+            return;
+        };
+        self.go(Page::Workloads, world);
+        if let Some(table) = self.current() {
+            let place = table.rows.iter().position(|row| *row == RowKey::Workload(index));
+            table.select(place.unwrap_or(0));
+        }
+        self.say(Tone::Note, format!("'{name}' shows the effect: Enter runs it"));
     }
 
     fn open_filter(&mut self) {

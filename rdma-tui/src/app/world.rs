@@ -1,11 +1,13 @@
 //! Everything the dashboard knows at one moment: the model, its history, and where the records come from.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 use probe_user::model::Model;
 use probe_user::sample::{Event, Record};
 
 use super::counters::Counters;
+use super::findings::{self, Finding};
 use super::history::History;
 use super::workload::Board;
 
@@ -80,6 +82,8 @@ pub struct World {
     pub workloads: Board,
     /// Changes whenever anything above does.
     pub generation: u64,
+    /// What is wrong, looked for when somebody asks: while a trace is read nobody does.
+    findings: OnceLock<Vec<Finding>>,
 }
 
 impl World {
@@ -91,7 +95,7 @@ impl World {
 
     /// Takes in the next record.
     pub fn push(&mut self, record: &Record) {
-        self.generation += 1;
+        self.touch();
         let before = self.model.interval.1;
         self.model.push(record);
         match record {
@@ -116,5 +120,11 @@ impl World {
     /// Marks a change that no record brought.
     pub fn touch(&mut self) {
         self.generation += 1;
+        self.findings.take();
+    }
+
+    /// What is wrong, the worst first.
+    pub fn findings(&self) -> &[Finding] {
+        self.findings.get_or_init(|| findings::find(&self.model))
     }
 }

@@ -78,7 +78,7 @@ pub fn columns(table: TableId) -> &'static [Column] {
         TableId::Qps => QPS,
         TableId::Cqs => CQS,
         TableId::Srqs => SRQS,
-        TableId::Findings => &[],
+        TableId::Findings => FINDINGS,
         TableId::Workloads => WORKLOADS,
         TableId::Counters => COUNTERS,
         TableId::Probes => PROBES,
@@ -559,6 +559,47 @@ static SRQS: &[Column] = &[
         Row::Srq(_, _, srq) => Value::count(srq.qps.peak),
         _ => Value::Missing,
     }),
+];
+
+macro_rules! finding {
+    ($f:ident => $value:expr) => {
+        |_, r| match *r {
+            Row::Finding($f) => $value,
+            _ => Value::Missing,
+        }
+    };
+}
+
+static FINDINGS: &[Column] = &[
+    words(
+        "finding.severity",
+        "HOW BAD",
+        10,
+        0,
+        "problem, warning or note",
+        finding!(f => Value::Text(format!("{} {}", f.severity.mark(), f.severity.word()).into())),
+    ),
+    words("finding", "WHAT IS WRONG", 44, 0, "in one line", finding!(f => Value::text(&f.title))),
+    figure("pid", "PID", Unit::Id, 7, 2, "process id", finding!(f => Value::count(f.process.pid.into()))),
+    words("comm", "PROCESS", 16, 1, "command name", finding!(f => Value::text(&f.comm))),
+    figure(
+        "finding.core",
+        "OF A CORE",
+        Unit::Share,
+        9,
+        3,
+        "share of one core it takes",
+        finding!(f => if f.weight > 0.0 { Value::Number(f.weight) } else { Value::Missing }),
+    ),
+    words(
+        "finding.workload",
+        "SHOWN BY",
+        20,
+        4,
+        "the reference workload that shows the effect",
+        finding!(f => Value::of_text(f.workload)),
+    ),
+    words("finding.id", "RULE", 24, 5, "stable name of the rule", finding!(f => Value::text(f.id))),
 ];
 
 static WORKLOADS: &[Column] =

@@ -94,7 +94,7 @@ impl TableId {
             Self::Qps => ("pid", false),
             Self::Cqs => ("cq.qps", true),
             Self::Srqs => ("srq.qps", true),
-            Self::Findings => ("finding.severity", true),
+            Self::Findings => ("finding.severity", false),
             Self::Workloads => ("workload", false),
             Self::Counters => ("counter.rate", true),
             Self::Probes => ("probe.verdict", false),

@@ -3,6 +3,7 @@
 use probe_user::model::{Cq, ProcessModel, Qp, SizeClass, Srq};
 use probe_user::sample::{Device, Port, Probe, ProcessId};
 
+use super::super::findings::Finding;
 use super::super::workload::Workload;
 use super::super::world::World;
 use super::TableId;
@@ -20,7 +21,7 @@ pub enum RowKey {
     Srq(ProcessId, u64),
     Range { process: ProcessId, addr: u64, length_bytes: u64, uses: u64 },
     Size(u8),
-    Finding(usize),
+    Finding { id: &'static str, process: ProcessId },
     Workload(usize),
     Counter { device: String, port: u32, name: String },
     Probe { name: String, place: String },
@@ -36,6 +37,7 @@ pub enum Row<'w> {
     Srq(&'w ProcessModel, u64, &'w Srq),
     Range { process: &'w ProcessModel, addr: u64, length_bytes: u64, uses: u64 },
     Size(u8, SizeClass),
+    Finding(&'w Finding),
     Workload(&'w Workload),
     Counter { device: &'w Device, port: &'w Port, name: &'w str, value: u64 },
     Probe(&'w Probe),
@@ -73,7 +75,9 @@ pub fn keys(table: TableId, world: &World) -> Vec<RowKey> {
         TableId::Srqs => {
             processes().flat_map(|(id, p)| p.queues.srqs().keys().map(|srq| RowKey::Srq(*id, *srq))).collect()
         }
-        TableId::Findings => Vec::new(),
+        TableId::Findings => {
+            world.findings().iter().map(|f| RowKey::Finding { id: f.id, process: f.process }).collect()
+        }
         TableId::Workloads => (0..world.workloads.list.len()).map(RowKey::Workload).collect(),
         TableId::Counters => world
             .model
@@ -119,7 +123,9 @@ pub fn row<'w>(key: &RowKey, world: &'w World) -> Option<Row<'w>> {
             Row::Range { process: process(id)?, addr: *addr, length_bytes: *length_bytes, uses: *uses }
         }
         RowKey::Size(class) => Row::Size(*class, size(world, *class)),
-        RowKey::Finding(_) => return None,
+        RowKey::Finding { id, process } => {
+            Row::Finding(world.findings().iter().find(|f| f.id == *id && f.process == *process)?)
+        }
         RowKey::Workload(index) => Row::Workload(world.workloads.list.get(*index)?),
         RowKey::Counter { device, port, name } => {
             let device = world.model.devices.get(device)?;

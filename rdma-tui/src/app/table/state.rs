@@ -198,6 +198,9 @@ impl TableState {
 
 /// Order of rows that are equal in the sorted column: by age, so that nothing jumps.
 fn tie(a: &RowKey, b: &RowKey, world: &World) -> Ordering {
+    if let (Some(Row::Finding(fa)), Some(Row::Finding(fb))) = (row(a, world), row(b, world)) {
+        return fb.weight.total_cmp(&fa.weight).then_with(|| a.cmp(b));
+    }
     if let (Some(Row::Qp(pa, qa)), Some(Row::Qp(pb, qb))) = (row(a, world), row(b, world)) {
         return (pa.info.id, qa.created_ns, qa.qpn, qa.qp).cmp(&(pb.info.id, qb.created_ns, qb.qpn, qb.qp));
     }

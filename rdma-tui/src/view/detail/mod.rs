@@ -11,6 +11,7 @@ use unicode_width::UnicodeWidthStr;
 use probe_user::report::errno;
 use probe_user::sample::{Call, Event};
 
+use crate::app::findings::Finding;
 use crate::app::format::{duration, harmless};
 use crate::app::table::{Column, Row, RowKey, columns, row};
 use crate::app::world::World;
@@ -21,7 +22,7 @@ use super::widgets::{explain, panel::panel, put, wrap};
 
 /// Lines of an opened row, as they are put together.
 #[derive(Default)]
-struct Lines(Vec<Vec<(String, Style)>>);
+pub struct Lines(Vec<Vec<(String, Style)>>);
 
 impl Lines {
     fn title(&mut self, text: &str, theme: &Theme) {
@@ -70,6 +71,14 @@ pub fn draw(buf: &mut Buffer, area: Rect, key: &RowKey, scroll: usize, context: 
             "Esc back",
             queue::cq(p, address, cq, context),
         ),
+        Row::Finding(f) => {
+            let note = if f.workload.is_some() {
+                "Enter the workload that shows it · Esc back"
+            } else {
+                "Esc back"
+            };
+            (f.title.clone(), note, finding(f, area.width.saturating_sub(4), theme))
+        }
         other => {
             let table = app.table_id().map(columns).unwrap_or_default();
             ("Detail".to_owned(), "y copies · Esc back", cells(table, &other, world, area.width, theme))
@@ -77,18 +86,52 @@ pub fn draw(buf: &mut Buffer, area: Rect, key: &RowKey, scroll: usize, context: 
     };
     let inside = panel(buf, area, &title, note, theme);
     let scroll = scroll.min(lines.0.len().saturating_sub(inside.height.into()));
-    for (i, line) in lines.0.iter().skip(scroll).take(inside.height.into()).enumerate() {
-        let mut x = inside.x;
-        for (text, style) in line {
-            x += put(buf, x, inside.y + i as u16, text, inside.right().saturating_sub(x), *style);
-        }
-    }
+    draw_lines(buf, inside, &lines, scroll);
     let hidden = lines.0.len().saturating_sub(scroll + usize::from(inside.height));
     if hidden > 0 && inside.height > 0 {
         let text = format!(" {hidden} more lines: j ");
         let x = inside.right().saturating_sub(text.width() as u16 + 1);
         put(buf, x, area.bottom() - 1, &text, 24, theme.key());
     }
+}
+
+/// Draws lines from the one at `scroll` on.
+pub fn draw_lines(buf: &mut Buffer, area: Rect, lines: &Lines, scroll: usize) {
+    for (i, line) in lines.0.iter().skip(scroll).take(area.height.into()).enumerate() {
+        let mut x = area.x;
+        for (text, style) in line {
+            x += put(buf, x, area.y + i as u16, text, area.right().saturating_sub(x), *style);
+        }
+    }
+}
+
+/// A finding in full.
+pub fn finding(finding: &Finding, width: u16, theme: &Theme) -> Lines {
+    let mut lines = Lines::default();
+    let style = super::page::findings::style(finding.severity, theme);
+    let head = format!("{} {}: {}", finding.severity.mark(), finding.severity.word(), finding.title);
+    lines.spans(vec![
+        (head, style),
+        (format!("  {} (pid {})", finding.comm, finding.process.pid), theme.series(0)),
+    ]);
+    let room = usize::from(width).saturating_sub(13).max(20);
+    let mut part = |name: &str, text: &str, style: Style| {
+        for (i, line) in wrap(text, room).into_iter().enumerate() {
+            let label = if i == 0 { name } else { "" };
+            lines.spans(vec![(format!("  {label:<10} "), theme.dim()), (line, style)]);
+        }
+    };
+    for (i, line) in finding.evidence.iter().enumerate() {
+        part(if i == 0 { "evidence" } else { "" }, line, theme.text());
+    }
+    part("cost", &finding.cost, theme.strong());
+    part("cause", finding.cause, theme.text());
+    part("remedy", finding.remedy, theme.good());
+    part("unless", finding.unless, theme.dim());
+    if let Some(workload) = finding.workload {
+        part("proof", &format!("workload '{workload}': Enter twice goes there"), theme.key());
+    }
+    lines
 }
 
 /// Every cell of a row in full, with what its column means.

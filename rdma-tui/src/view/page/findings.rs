@@ -1,20 +1,58 @@
-//! Findings: what is wrong, by evidence, with cause and remedy.
+//! Findings: what is wrong, with evidence, cause and remedy.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::super::Context;
-use super::super::widgets::{explain, panel::panel};
+use crate::app::findings::{Finding, Severity};
+use crate::app::table::{Row, TableId, row};
+use crate::theme::Theme;
 
-const NONE: &str =
-    "this version has no rules that find faults yet;\nwhat the pages mark with ▲ is worth a look";
+use super::super::Context;
+use super::super::detail;
+use super::super::widgets::{explain, panel::panel, put, put_right};
+
+/// Nothing to judge, and nothing wrong, are different things.
+fn none(context: Context<'_>) -> String {
+    if context.world.model.processes.is_empty() {
+        return super::nothing_yet(context, "nothing was seen that could be judged");
+    }
+    "no finding: none of the rules on memory, queue pairs and completion queues fires".to_owned()
+}
 
 pub fn draw(buf: &mut Buffer, area: Rect, context: Context<'_>) {
-    let inside = panel(buf, area, "Findings", "", context.theme);
-    explain(buf, inside, &super::nothing_yet(context, NONE), context.theme.dim());
+    let Context { app, world, theme } = context;
+    let rows = u16::try_from(app.table(TableId::Findings).rows.len()).unwrap_or(u16::MAX);
+    let (top, rest) = super::split_top(area, rows.saturating_add(4).max(7).min(area.height / 2));
+    super::list(buf, top, context, &none(context));
+    let key = app.table(TableId::Findings).selection();
+    let Some(Row::Finding(finding)) = key.and_then(|key| row(key, world)) else { return };
+    let inside = panel(buf, rest, "Why, and what to do", "y copies · Enter opens", theme);
+    let lines = detail::finding(finding, inside.width, theme);
+    detail::draw_lines(buf, inside, &lines, 0);
+}
+
+/// How a severity looks.
+pub fn style(severity: Severity, theme: &Theme) -> ratatui::style::Style {
+    match severity {
+        Severity::Note => theme.dim(),
+        Severity::Warning => theme.warn(),
+        Severity::Problem => theme.bad(),
+    }
 }
 
 /// The first of them, for the overview.
 pub fn top(buf: &mut Buffer, area: Rect, context: Context<'_>) {
-    explain(buf, area, &super::nothing_yet(context, NONE), context.theme.dim());
+    let Context { world, theme, .. } = context;
+    let findings: &[Finding] = world.findings();
+    if findings.is_empty() {
+        let text = none(context);
+        explain(buf, area, &text, theme.dim());
+        return;
+    }
+    for (y, finding) in (area.y..area.bottom()).zip(findings) {
+        put(buf, area.x, y, finding.severity.mark(), 1, style(finding.severity, theme));
+        put_right(buf, area.x, y, &finding.comm, area.width, theme.series(0));
+        let room = area.width.saturating_sub(3 + finding.comm.chars().count() as u16);
+        put(buf, area.x + 2, y, &finding.title, room, theme.text());
+    }
 }

@@ -54,6 +54,11 @@ fn accent(column: &Column, value: &Value<'_>, _row: &Row<'_>, theme: &Theme) -> 
             "broken" => theme.bad(),
             _ => theme.dim(),
         }),
+        ("finding.severity", Value::Text(severity)) => Some(match severity.chars().next() {
+            Some('■') => theme.bad(),
+            Some('▲') => theme.warn(),
+            _ => theme.dim(),
+        }),
         ("comm" | "workload" | "probe" | "counter", _) => Some(theme.series(0)),
         ("workload.effect", Value::Number(n)) => Some(if *n >= 1.05 { theme.good() } else { theme.text() }),
         _ => None,

@@ -146,7 +146,6 @@ fn health(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let all = world.model.probes.len();
     let inside = panel(buf, area, "Health of the probes", "8 opens", theme);
     let lost = world.model.lost();
-    let lost_style = |n: u64| if n > 0 { theme.bad() } else { theme.dim() };
     let attached = verdicts.live + verdicts.sampled;
     let probes = match all {
         0 => Fact::new("probes", "no data: none reported a verdict").styled(theme.dim()),
@@ -180,20 +179,20 @@ fn health(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         Status::Running => "running".into(),
         Status::Standing => "at rest".into(),
     };
-    let mut list = vec![
-        probes,
-        Fact::new(
+    let missed = match totals::lost(&world.model) {
+        0 => Fact::new("lost", "nothing: every count is exact").styled(theme.dim()),
+        _ => Fact::new(
             "lost",
             format!(
-                "{} events · {} returns · {} counts",
+                "▲ {} events · {} returns · {} counts",
                 lost.ring_events,
                 lost.unpaired + lost.kernel_returns,
                 lost.uncounted
             ),
         )
-        .styled(lost_style(totals::lost(&world.model))),
-        Fact::new("collection", source),
-    ];
+        .styled(theme.bad()),
+    };
+    let mut list = vec![probes, missed, Fact::new("collection", source)];
     for note in &world.source.notes {
         list.push(Fact::new("note", note.clone()).styled(theme.warn()));
     }

@@ -33,7 +33,9 @@ pub fn panel(buf: &mut Buffer, area: Rect, title: &str, note: &str, theme: &Them
         );
     }
     if !framed {
-        return Rect::new(area.x, area.y + 1, area.width, area.height - 1);
+        // Without a frame between them, neighbours need a gap.
+        let gap = u16::from(area.right() < screen.right());
+        return Rect::new(area.x, area.y + 1, area.width - gap, area.height - 1);
     }
     for y in area.y + 1..area.bottom() - 1 {
         put(buf, area.x, y, "│", 1, theme.frame());

@@ -1,0 +1,140 @@
+//! `cargo xtask bench tui`: the dashboard on a host of 10,000 queue pairs and 1,000 processes.
+//!
+//! Arguments: `--seconds N` for the length of the trace (default 120), `--check` to fail where a bound is exceeded.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::time::{Duration, Instant};
+
+use probe_user::sample::Record;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use rdma_tui::app::App;
+use rdma_tui::app::key::Key;
+use rdma_tui::app::page::Page;
+use rdma_tui::app::world::{Origin, World};
+use rdma_tui::feed;
+use rdma_tui::theme::{Depth, Name, Theme};
+use rdma_tui::view;
+
+/// Longest frame, as issue and users have it: sixty a second.
+const FRAME: Duration = Duration::from_millis(16);
+
+/// Frames measured of each page.
+const FRAMES: usize = 100;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let seconds = arguments
+        .iter()
+        .position(|a| a == "--seconds")
+        .and_then(|i| arguments.get(i + 1)?.parse().ok())
+        .unwrap_or(120);
+    let check = arguments.iter().any(|a| a == "--check");
+    let records = common::made::large_host(1000, 10_000, seconds);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = common::file(folder.path(), "large.trace", &records);
+    let size = std::fs::metadata(&path).map_or(0, |m| m.len());
+    println!(
+        "trace: 10,000 QPs, 1,000 processes, {seconds} s: {} records, {} MB",
+        records.len(),
+        size / 1_000_000
+    );
+    let mut exceeded = false;
+
+    let begun = Instant::now();
+    let world = feed::replay::load(&path, Some(1)).expect("the trace is read");
+    println!("first screen of a replay can be drawn after {:.0?}", begun.elapsed());
+    drop(world);
+    let begun = Instant::now();
+    let mut world = feed::replay::load(&path, None).expect("the trace is read");
+    let open = begun.elapsed();
+    println!("whole trace read in {open:.2?} ({:.0} MB/s)", size as f64 / 1e6 / open.as_secs_f64());
+    println!("resident memory {} MiB", resident_mib());
+
+    println!("{:<14} {:>12} {:>12} {:>14}", "page", "frame p50", "frame max", "with new data");
+    for page in Page::ALL {
+        let (still, fresh) = frames(page, &mut world);
+        let (p50, max) = (still[still.len() / 2], still[still.len() - 1]);
+        let worst_fresh = fresh[fresh.len() * 95 / 100];
+        let over = max.max(worst_fresh) > FRAME;
+        exceeded |= over;
+        let mark = if over { "  over 16 ms" } else { "" };
+        println!("{:<14} {p50:>12.2?} {max:>12.2?} {worst_fresh:>14.2?}{mark}", page.slug());
+    }
+    steady(&records);
+    if check && exceeded {
+        eprintln!("bench: a frame took longer than {FRAME:?}");
+        std::process::exit(1);
+    }
+}
+
+/// Frame times, shortest first: with the order of the tables known, and after new data.
+fn frames(page: Page, world: &mut World) -> (Vec<Duration>, Vec<Duration>) {
+    let theme = Theme::new(Name::Dark, Depth::True, false);
+    let mut app = App::new(Origin::Replay);
+    app.page = page;
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 200, 60));
+    let mut draw = |app: &mut App, world: &World, buffer: &mut Buffer| {
+        let begun = Instant::now();
+        buffer.reset();
+        app.refresh(world);
+        view::draw(buffer, app, world, &theme);
+        begun.elapsed()
+    };
+    draw(&mut app, world, &mut buffer);
+    let mut still: Vec<Duration> = (0..FRAMES)
+        .map(|_| {
+            app.key(Key::Down, world);
+            draw(&mut app, world, &mut buffer)
+        })
+        .collect();
+    let mut fresh: Vec<Duration> = (0..FRAMES)
+        .map(|_| {
+            world.touch();
+            draw(&mut app, world, &mut buffer)
+        })
+        .collect();
+    still.sort_unstable();
+    fresh.sort_unstable();
+    (still, fresh)
+}
+
+/// What a live dashboard costs once a second: taking in what came, and a frame of the dearest page.
+fn steady(records: &[Record]) {
+    let mut world = World::new(Origin::Live, "whole host");
+    let theme = Theme::new(Name::Dark, Depth::True, false);
+    let mut app = App::new(Origin::Live);
+    app.page = Page::Queues;
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 200, 60));
+    let (mut seconds, mut busy, mut warm) = (0_u32, Duration::ZERO, false);
+    for record in records {
+        let begun = Instant::now();
+        world.push(record);
+        if matches!(record, Record::Sample(_)) {
+            buffer.reset();
+            app.refresh(&world);
+            view::draw(&mut buffer, &app, &world, &theme);
+            if warm {
+                seconds += 1;
+            }
+        }
+        if warm {
+            busy += begun.elapsed();
+        }
+        // The first second creates all the queue pairs.
+        warm |= matches!(record, Record::Sample(_));
+    }
+    let share = busy.as_secs_f64() / f64::from(seconds.max(1)) * 100.0;
+    println!(
+        "steady: {:.2} ms of CPU per second of live data, {share:.2} % of a core (terminal output not counted)",
+        share * 10.0
+    );
+}
+
+fn resident_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
