@@ -66,14 +66,14 @@ pub fn transmit(_qp: &'static Qp, r: &mut Requester, counter: u64, wqe: &SendWqe
         match u32::from(wqe.opcode) {
             IBV_WR_RDMA_READ => responder::read_into(peer, &packet, &ours),
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                let verdict = responder::serve(peer, &packet, &ours);
+                let verdict = responder::serve(peer, &packet, &ours, &mut || ());
                 if let Verdict::Value(original) = verdict {
                     // SAFETY: eight bytes from the stack.
                     unsafe { ours.copy_in(0, (&raw const original).cast(), 8) };
                 }
                 verdict
             }
-            _ => responder::serve(peer, &packet, &ours),
+            _ => responder::serve(peer, &packet, &ours, &mut || ()),
         }
     };
     match verdict {

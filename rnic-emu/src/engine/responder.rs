@@ -38,17 +38,25 @@ pub enum Verdict {
 
 /// Serves one record from another process' ring.
 ///
+/// `acknowledge` is called before the program can see that a message has come: on hardware, too, the sender has its
+/// ACK before it can have the program's reply, and programs that wait for one event at a time count on it.
+///
 /// # Safety
 /// `payload` has `p.len` readable bytes.
-pub unsafe fn serve_record(process: &'static Process, p: &Packet, payload: *const u8) -> Verdict {
+pub unsafe fn serve_record(
+    process: &'static Process,
+    p: &Packet,
+    payload: *const u8,
+    acknowledge: &mut dyn FnMut(),
+) -> Verdict {
     let Some(qp) = process.qps.find(p.dst_qpn) else { return Verdict::Lost };
     // SAFETY: the caller's promise; `serve` only reads from it.
     let bytes = unsafe { Segments::of_bytes(payload.cast_mut(), p.len as usize) };
-    serve(qp, p, &bytes)
+    serve(qp, p, &bytes, acknowledge)
 }
 
 /// Serves a request whose payload, from `p.offset` on, is `payload`. Not for READs.
-pub fn serve(qp: &'static Qp, p: &Packet, payload: &Segments<'_>) -> Verdict {
+pub fn serve(qp: &'static Qp, p: &Packet, payload: &Segments<'_>, acknowledge: &mut dyn FnMut()) -> Verdict {
     let mut guard = qp.recv.lock();
     let Some(r) = guard.as_mut() else { return Verdict::Lost };
     if let Err(verdict) = admit(qp, r, p) {
@@ -56,8 +64,8 @@ pub fn serve(qp: &'static Qp, p: &Packet, payload: &Segments<'_>) -> Verdict {
     }
     let verdict = match u32::from(p.opcode) {
         IBV_WR_RDMA_WRITE => write(r, p, payload, None),
-        IBV_WR_RDMA_WRITE_WITH_IMM => receive(qp, r, p, payload, true),
-        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV => receive(qp, r, p, payload, false),
+        IBV_WR_RDMA_WRITE_WITH_IMM => receive(qp, r, p, payload, acknowledge),
+        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV => receive(qp, r, p, payload, acknowledge),
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD if p.kind == RC => atomic(r, p),
         _ => Verdict::Nak(IBV_WC_REM_INV_REQ_ERR as u8),
     };
@@ -250,14 +258,15 @@ fn write(r: &mut Responder, p: &Packet, payload: &Segments<'_>, taken: Option<Ta
     Verdict::More
 }
 
-/// Serves a request that uses up a receive: a SEND, or (`immediate_write`) a WRITE with immediate data.
+/// Serves a request that uses up a receive: a SEND, or a WRITE with immediate data.
 fn receive(
     qp: &'static Qp,
     r: &mut Responder,
     p: &Packet,
     payload: &Segments<'_>,
-    immediate_write: bool,
+    acknowledge: &mut dyn FnMut(),
 ) -> Verdict {
+    let immediate_write = u32::from(p.opcode) == IBV_WR_RDMA_WRITE_WITH_IMM;
     // A message begun and given up (sent again after a timeout) keeps its receive.
     let Some(taken) = r.partial.take().and_then(|m| m.taken).or_else(|| take_receive(r)) else {
         if p.kind == RC {
@@ -290,6 +299,7 @@ fn receive(
         return Verdict::Nak(IBV_WC_REM_ACCESS_ERR as u8);
     }
     let solicited = u32::from(p.flags) & IBV_SEND_SOLICITED != 0;
+    acknowledge();
     if !retire::push_recv(qp, r, &taken, received(r, p, &taken, immediate_write), solicited) {
         error(qp, r, IBV_EVENT_QP_FATAL);
     }

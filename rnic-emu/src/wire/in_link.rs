@@ -6,6 +6,7 @@ use super::ring::{Broken, Consumer, Producer};
 use super::socket::Socket;
 use crate::device::process::Process;
 use crate::engine::responder::{self, Verdict};
+use crate::object::qp_table::slot_of;
 use crate::stats::ProcessCounter;
 use crate::sys::lock::Lock;
 use crate::sys::memfd;
@@ -33,6 +34,8 @@ struct Serving {
     read: Option<Packet>,
     /// The ACK owed: (to QP, from QP, PSN). Later ones for the same QP replace it.
     ack: Option<(u32, u32, u32)>,
+    /// The ACK given early for the request being served.
+    given: Option<(u32, u32, u32)>,
     /// Last, so that it is unmapped after the rings are gone.
     _memory: memfd::Shared,
 }
@@ -74,6 +77,7 @@ impl InLink {
             parts,
             read: None,
             ack: None,
+            given: None,
             _memory: map,
         });
     }
@@ -91,6 +95,12 @@ impl InLink {
     pub fn progress(&self, process: &'static Process) -> bool {
         let Some(mut guard) = self.serving.try_lock() else { return false };
         let Some(serving) = guard.as_mut() else { return false };
+        // Answers the peer gave before it sent what is waiting here come first: see `serve_record`.
+        if let Ok(Some((packet, _))) = serving.requests.peek()
+            && let Some(back) = process.wire.existing(slot_of(packet.src_qpn))
+        {
+            back.take_answers(process);
+        }
         match serving.serve(process) {
             Ok(false) => false,
             Ok(true) => {
@@ -170,8 +180,18 @@ impl Serving {
             }
             return Ok(());
         }
+        self.given = None;
+        let mut early = Ok(());
         // SAFETY: the ring keeps `len` payload bytes readable until the record is released.
-        let verdict = unsafe { responder::serve_record(process, p, payload) };
+        let verdict = unsafe {
+            responder::serve_record(process, p, payload, &mut || {
+                if p.kind == RC {
+                    early = self.answer(p, Verdict::Done).and_then(|()| self.flush_ack());
+                    self.answers.publish();
+                }
+            })
+        };
+        early?;
         if p.kind == RC { self.answer(p, verdict) } else { Ok(()) }
     }
 
@@ -182,7 +202,10 @@ impl Serving {
                 if self.ack.is_some_and(|(to, ..)| to != p.src_qpn) {
                     self.flush_ack()?;
                 }
-                self.ack = Some((p.src_qpn, p.dst_qpn, p.psn));
+                let ack = Some((p.src_qpn, p.dst_qpn, p.psn));
+                if ack != self.given {
+                    self.ack = ack;
+                }
                 Ok(())
             }
             Verdict::Value(a) => self.control(Packet { kind: ATOMIC, a, ..back }),
@@ -201,6 +224,7 @@ impl Serving {
 
     fn flush_ack(&mut self) -> Result<(), Broken> {
         if let Some((dst_qpn, src_qpn, psn)) = self.ack.take() {
+            self.given = Some((dst_qpn, src_qpn, psn));
             let ack = Packet { kind: ACK, dst_qpn, src_qpn, psn, ..Packet::default() };
             self.answers.push(&ack, |_| ())?;
         }

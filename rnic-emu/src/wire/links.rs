@@ -115,9 +115,7 @@ impl Wire {
     /// The connection to the process at `slot`, made if there is none. `None` if nobody is there.
     pub fn to(&self, process: &'static Process, slot: u8) -> Option<&'static OutLink> {
         let entry = &self.out[usize::from(slot)];
-        // SAFETY: null, or a leaked box.
-        let existing = || unsafe { entry.load(Acquire).as_ref() }.filter(|l: &&OutLink| !l.socket.is_dead());
-        if let Some(link) = existing() {
+        if let Some(link) = self.existing(slot) {
             return Some(link);
         }
         let failed_at = &self.failed_at[usize::from(slot)];
@@ -126,7 +124,7 @@ impl Wire {
             return None;
         }
         let _one_at_a_time = self.connecting.lock();
-        if let Some(link) = existing() {
+        if let Some(link) = self.existing(slot) {
             return Some(link);
         }
         let Ok(link) = OutLink::connect(slot) else {
@@ -178,6 +176,12 @@ impl Wire {
                 link.socket.close();
             }
         }
+    }
+
+    /// The living connection to the process at `slot`, if there is one.
+    pub fn existing(&self, slot: u8) -> Option<&'static OutLink> {
+        // SAFETY: null, or a leaked box.
+        unsafe { self.out[usize::from(slot)].load(Acquire).as_ref() }.filter(|l| !l.socket.is_dead())
     }
 
     /// Connections to others.

@@ -120,18 +120,24 @@ impl OutLink {
 
     /// Takes answers and lets waiting QPs go on. True if there was anything to do.
     pub fn progress(&self, process: &'static Process) -> bool {
-        let mut did = false;
-        if let Some(mut receiving) = self.receive.try_lock() {
-            match receiving.as_mut().map(|r| r.take_answers(process, &self.socket)) {
-                Some(Ok(any)) => did = any,
-                Some(Err(Broken)) => {
-                    self.condemn(process);
-                    return true;
-                }
-                None => {}
-            }
-        }
+        let did = self.receive.try_lock().is_some_and(|mut r| self.take_from(process, &mut r));
         did | self.resume(process)
+    }
+
+    /// Takes the answers that have come, waiting for whoever is doing so now.
+    pub fn take_answers(&self, process: &'static Process) {
+        self.take_from(process, &mut self.receive.lock());
+    }
+
+    fn take_from(&self, process: &'static Process, receiving: &mut Option<Receiving>) -> bool {
+        match receiving.as_mut().map(|r| r.take_answers(process, &self.socket)) {
+            Some(Ok(any)) => any,
+            Some(Err(Broken)) => {
+                self.condemn(process);
+                true
+            }
+            None => false,
+        }
     }
 
     fn resume(&self, process: &'static Process) -> bool {
