@@ -45,6 +45,11 @@ impl Cache {
         Self { keys: Vec::new(), ways: ways as usize, sets: entries / ways, counts: CacheCounts::default() }
     }
 
+    /// Keys it can keep.
+    pub fn capacity(&self) -> u64 {
+        self.sets * self.ways as u64
+    }
+
     /// Looks `key` up and loads it if it was not there. True for a hit.
     pub fn touch(&mut self, key: u64) -> bool {
         self.counts.lookups += 1;
@@ -72,13 +77,23 @@ impl Cache {
         found.is_some()
     }
 
+    /// Looks `key` up for the last time and frees its entry. True for a hit.
+    pub fn take(&mut self, key: u64) -> bool {
+        self.counts.lookups += 1;
+        let hit = !self.keys.is_empty() && self.evict(key);
+        self.counts.hits += u64::from(hit);
+        hit
+    }
+
     /// Throws out every key in the range: a region was deregistered.
     pub fn evict_range(&mut self, range: std::ops::Range<u64>) {
         if self.keys.is_empty() {
             return;
         }
         if range.end - range.start <= self.sets {
-            range.for_each(|key| self.evict(key));
+            range.for_each(|key| {
+                self.evict(key);
+            });
             return;
         }
         for row in self.keys.chunks_mut(self.ways) {
@@ -93,13 +108,13 @@ impl Cache {
         }
     }
 
-    fn evict(&mut self, key: u64) {
+    fn evict(&mut self, key: u64) -> bool {
         let set = ((u128::from(mix(key)) * u128::from(self.sets)) >> 64) as usize;
         let row = &mut self.keys[set * self.ways..(set + 1) * self.ways];
-        if let Some(at) = row.iter().position(|&k| k == key) {
-            row.copy_within(at + 1.., at);
-            row[self.ways - 1] = EMPTY;
-        }
+        let Some(at) = row.iter().position(|&k| k == key) else { return false };
+        row.copy_within(at + 1.., at);
+        row[self.ways - 1] = EMPTY;
+        true
     }
 
     /// Lookups and hits so far.

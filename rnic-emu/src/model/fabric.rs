@@ -36,6 +36,8 @@ pub(super) enum Kind {
     Deliver,
     /// The request is done (WR).
     Done,
+    /// A QP may send its next READ (QP).
+    Ready,
     /// A caller's timer (its number).
     Wake,
 }
@@ -63,6 +65,10 @@ pub(super) struct Qp {
     pub epoch: u32,
     /// Requests in the list from `head` on.
     pub unsent: u32,
+    /// No READ is sent before.
+    pub not_before: Ps,
+    /// A [`Kind::Ready`] is on its way.
+    pub waking: bool,
     /// When the newest WQEs were fetched.
     pub fetched_at: Ps,
     /// READs and atomics under way.
@@ -92,6 +98,8 @@ pub(super) struct Wr {
     pub signalled: bool,
     pub fence: bool,
     pub notify: bool,
+    /// Held back after its WQE was read: it has to be read again.
+    pub held: bool,
     pub epoch: u32,
     /// Events that still name this record.
     pub refs: u8,
@@ -241,6 +249,8 @@ impl Model {
             alive: true,
             epoch: 0,
             unsent: 0,
+            not_before: 0,
+            waking: false,
             fetched_at: 0,
             reads: 0,
             outstanding: 0,
@@ -304,17 +314,22 @@ impl Model {
         let first = self.next_page;
         // Regions start on a line of translations of their own, as their tables do in memory.
         self.next_page += pages.next_multiple_of(self.hw.mtt_line);
-        let mr = Mr { node: self.node(node), region: Region { page, ..region }, pages, first, alive: true };
-        match self.free_mrs.pop() {
+        let node = self.node(node);
+        // The driver writes the translations through the processor's cache.
+        self.nics[usize::from(node)].host_holds(Table::Mtt, first / 8..(first + pages).div_ceil(8));
+        let mr = Mr { node, region: Region { page, ..region }, pages, first, alive: true };
+        let id = match self.free_mrs.pop() {
             Some(id) => {
                 self.mrs[id as usize] = mr;
-                MrId(id)
+                id
             }
             None => {
                 self.mrs.push(mr);
-                MrId((self.mrs.len() - 1) as u32)
+                (self.mrs.len() - 1) as u32
             }
-        }
+        };
+        self.nics[usize::from(node)].host_holds(Table::Mpt, u64::from(id)..u64::from(id) + 1);
+        MrId(id)
     }
 
     /// Deregisters a region: its key and its translations leave the NIC's caches.
@@ -391,6 +406,7 @@ impl Model {
                 Kind::Reply => self.on_reply(event.a),
                 Kind::Deliver => self.on_deliver(event.a),
                 Kind::Done => self.on_done(event.a),
+                Kind::Ready => self.on_ready(event.a),
                 Kind::Wake => Some(Step::Woken { what: event.a, at: self.now }),
             };
             if said.is_some() {
@@ -465,6 +481,7 @@ impl Model {
             signalled: request.signalled,
             fence: request.fence,
             notify: request.notify,
+            held: false,
             epoch: entry.epoch,
             refs: 1,
             local: request.local,
@@ -518,7 +535,8 @@ impl Model {
     /// A destroyed QP's number is used again only once no record or unit names it.
     pub(super) fn recycle_qp(&mut self, qp: u32) {
         let entry = &self.qps[qp as usize];
-        if !entry.alive && entry.records == 0 && !entry.in_ring && !entry.in_service && !entry.fetching {
+        if !entry.alive && entry.records == 0 && !entry.in_ring && !entry.in_service && !entry.fetching && !entry.waking
+        {
             self.free_qps.push(qp);
         }
     }

@@ -55,6 +55,11 @@ impl Lane {
         }
     }
 
+    /// Up to when all of its time is given away.
+    pub fn full_until(&self) -> Ps {
+        self.open << SHIFT
+    }
+
     /// True when a request at `at` would not have to wait.
     pub fn idle_at(&self, at: Ps) -> bool {
         let slot = at >> SHIFT;

@@ -43,6 +43,8 @@ pub(super) struct Nic {
     pub mmio: Lane,
     /// The atomic unit.
     pub atomics: Lane,
+    /// When the last work for a request of its own went through the send pipeline.
+    turn: Ps,
     /// Processing units taken.
     pub pu_taken: u32,
     /// QPs (and answers) waiting for a unit, served in turn, one packet each.
@@ -75,6 +77,7 @@ impl Nic {
             down: Lane::default(),
             mmio: Lane::default(),
             atomics: Lane::default(),
+            turn: 0,
             pu_taken: 0,
             ring: VecDeque::new(),
             pu_busy: 0,
@@ -97,6 +100,35 @@ impl Nic {
     /// Latency of a miss: more when the host's cache has lost the entry too. `key` counts 64-byte lines of that table.
     pub fn miss(&mut self, hw: &Hw, latency: Ps, table: Table, key: u64) -> Ps {
         if hw.cold == 0 || self.host.load((table as u64) << 60 | key) { latency } else { latency + hw.cold }
+    }
+
+    /// Lines of a table that the host has just written: those it can keep.
+    pub fn host_holds(&mut self, table: Table, lines: std::ops::Range<u64>) {
+        let first = lines.start.max(lines.end.saturating_sub(self.host.capacity()));
+        for line in first..lines.end {
+            self.host.load((table as u64) << 60 | line);
+        }
+    }
+
+    /// Takes something of this NIC's own requests through the send pipeline at `at`: `work`, and `stall` that the pipeline
+    /// stands still for its misses. Returns when its work is done; what it misses comes after that.
+    ///
+    /// Answers to others' READs use the same pipeline. The two take turns, so a queue of answers delays a request by no more
+    /// than as much again as requests take themselves.
+    pub fn send_own(&mut self, now: Ps, at: Ps, work: Ps, stall: Ps) -> Ps {
+        let behind_all = self.tx.reserve(now, at, work + stall);
+        self.turn = behind_all.min(self.turn.max(at) + 2 * (work + stall));
+        self.turn - stall
+    }
+
+    /// Takes an answer through the send pipeline at `at`, the same way.
+    pub fn send_answer(&mut self, now: Ps, at: Ps, work: Ps, stall: Ps) -> Ps {
+        self.tx.reserve(now, at, work + stall) - stall
+    }
+
+    /// Takes a packet through the receive pipeline, the same way.
+    pub fn receive(&mut self, now: Ps, work: Ps, stall: Ps) -> Ps {
+        self.rx.reserve(now, now, work + stall) - stall
     }
 
     /// Starts a DMA read at `at` and returns when its data is in.

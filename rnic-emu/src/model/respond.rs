@@ -32,10 +32,9 @@ impl Model {
         if transport != Transport::Ud && !nic.rxc.touch(u64::from(qp)) {
             context = nic.miss(&self.hw, self.hw.rxc_miss, Table::Rxc, u64::from(qp) * 4);
         }
-        let (mut work, mut translation) = (self.hw.rx_message + self.hw.stall(context), 0);
+        let (mut work, mut translation) = (self.hw.rx_message, 0);
         if !op.reads() {
             translation = self.translate(node, remote, before, payload);
-            work += self.hw.stall(translation);
         }
         let receive = op.consumes_receive();
         if receive {
@@ -44,7 +43,7 @@ impl Model {
         }
         let hw = &self.hw;
         let nic = &mut self.nics[node];
-        let piped = nic.rx.reserve(now, now, work);
+        let piped = nic.receive(now, work, hw.stall(context + translation));
         let known = piped + hw.rx_latency + context + translation;
         let wr = &mut self.wrs[id as usize];
         if transport == Transport::Rc {
@@ -102,8 +101,8 @@ impl Model {
         let (context, translation) = self.response_lookups(id, node, 0, bytes);
         let hw = &self.hw;
         let nic = &mut self.nics[node];
-        let work = hw.tx_message + hw.tx_dma_read + hw.stall(context) + hw.stall(translation);
-        let piped = nic.tx.reserve(now, at, work);
+        let stall = hw.stall(context + translation);
+        let piped = nic.send_answer(now, at, hw.tx_message + hw.tx_dma_read, stall);
         let known = piped + context + translation;
         let ready = if bytes > 0 { nic.dma_read(hw, now, known, bytes) } else { known };
         let out = nic.port.reserve(now, ready, hw.response_packet(bytes));
@@ -148,8 +147,8 @@ impl Model {
         let (context, translation) = self.response_lookups(id, node, sent, payload);
         let hw = &self.hw;
         let nic = &mut self.nics[node];
-        let work = hw.tx_message + hw.tx_dma_read + hw.stall(context) + hw.stall(translation);
-        let piped = nic.tx.reserve(now, now, work);
+        let stall = hw.stall(context + translation);
+        let piped = nic.send_answer(now, now, hw.tx_message + hw.tx_dma_read, stall);
         let known = piped + context + translation;
         let ready = nic.dma_read(hw, now, known, payload);
         let packet = hw.response_packet(payload);
@@ -212,7 +211,7 @@ impl Model {
         if nic.slots.is_empty() {
             nic.slots = vec![0; slots as usize];
         }
-        let piped = nic.tx.reserve(now, at, hw.tx_message + hw.stall(context) + hw.stall(translation));
+        let piped = nic.send_answer(now, at, hw.tx_message, hw.stall(context + translation));
         let known = piped + context + translation;
         let admitted = nic.atomics.reserve(now, known, hw.atomic_message);
         let start = admitted.max(nic.slots[slot]).max(entry.atomic_free);

@@ -28,7 +28,7 @@ impl Model {
             let translation = self.translate(node, local, before, payload);
             let hw = &self.hw;
             let nic = &mut self.nics[node];
-            let piped = nic.rx.reserve(now, now, hw.rx_message + hw.stall(translation));
+            let piped = nic.receive(now, hw.rx_message, hw.stall(translation));
             at = piped + hw.rx_latency + translation;
             nic.up.reserve(now, at, hw.dma_write(payload));
             let wr = &mut self.wrs[id as usize];
@@ -53,8 +53,10 @@ impl Model {
         let hw = &self.hw;
         let nic = &mut self.nics[node];
         let (mut context, mut work) = (0, 0);
+        // The WQE of a request that is never answered is of no more use once sent.
+        let known = nic.wqe.take(u64::from(qp) << 32 | u64::from(seq));
         if answered {
-            if !nic.wqe.touch(u64::from(qp) << 32 | u64::from(seq)) {
+            if !known {
                 context += hw.wqe_miss;
             }
             if !nic.qpc.touch(u64::from(qp)) {
@@ -70,7 +72,7 @@ impl Model {
                 context += nic.miss(hw, hw.cqc_miss, Table::Cqc, u64::from(cq));
             }
         }
-        let piped = nic.tx.reserve(now, at, work + hw.stall(context)).max(at);
+        let piped = nic.send_own(now, at, work, hw.stall(context));
         let known = piped + context;
         let mut done = known;
         if signalled {

@@ -19,7 +19,7 @@ impl Model {
         }
         // A WQE that came along is of use only to a QP that has nothing older to fetch.
         if along && entry.unfetched == 0 && !entry.fetching {
-            entry.fetched += count;
+            self.take_in(qp, count);
             self.make_runnable(qp);
         } else {
             entry.unfetched += count;
@@ -39,13 +39,24 @@ impl Model {
         }
         let count = count.min(entry.unfetched);
         entry.unfetched -= count;
-        entry.fetched += count;
         entry.fetched_at = self.now;
+        self.take_in(qp, count);
         self.make_runnable(qp);
         if self.qps[qp as usize].fetched == 0 {
             self.start_fetch(qp);
         }
         None
+    }
+
+    /// The NIC has the next `count` WQEs of a QP and keeps them while it can.
+    fn take_in(&mut self, qp: u32, count: u32) {
+        let entry = &mut self.qps[qp as usize];
+        let first = entry.seq.wrapping_sub(entry.unsent).wrapping_add(entry.fetched);
+        entry.fetched += count;
+        let cache = &mut self.nics[entry.node as usize].wqe;
+        for i in 0..count {
+            cache.load(u64::from(qp) << 32 | u64::from(first.wrapping_add(i)));
+        }
     }
 
     /// Reads the next few WQEs of a QP from host memory.
@@ -57,7 +68,7 @@ impl Model {
         entry.fetching = true;
         let count = entry.unfetched.min(self.hw.prefetch);
         let nic = &mut self.nics[entry.node as usize];
-        let asked = nic.tx.reserve(self.now, self.now, self.hw.tx_dma_read);
+        let asked = nic.send_own(self.now, self.now, self.hw.tx_dma_read, 0);
         let mut lines = 0;
         let mut wr = entry.head;
         for _ in 0..count {
@@ -85,6 +96,14 @@ impl Model {
             // READs wait for a free slot, a fenced request for all of them.
             let slots = if wr.fence { 1 } else { self.hw.reads };
             if (wr.op.reads() || wr.fence) && entry.reads >= slots {
+                self.wrs[entry.head as usize].held = true;
+                return;
+            }
+            if wr.op.reads() && entry.not_before > self.now {
+                if !entry.waking {
+                    entry.waking = true;
+                    self.wheel.push(entry.not_before, Event { kind: Kind::Ready, a: qp, b: 0 });
+                }
                 return;
             }
         }
@@ -92,6 +111,17 @@ impl Model {
         let node = entry.node as usize;
         self.nics[node].ring.push_back(Job::Send { qp });
         self.dispatch(node);
+    }
+
+    pub(super) fn on_ready(&mut self, qp: u32) -> Option<Step> {
+        let entry = &mut self.qps[qp as usize];
+        entry.waking = false;
+        if entry.alive {
+            self.make_runnable(qp);
+        } else {
+            self.recycle_qp(qp);
+        }
+        None
     }
 
     /// Gives free processing units to those waiting.
@@ -132,7 +162,7 @@ impl Model {
         entry.in_service = true;
         let (now, transport, cq, fetched_at) = (self.now, entry.transport, entry.cq, entry.fetched_at);
         let wr = &self.wrs[id as usize];
-        let (op, first, sent, local) = (wr.op, wr.sent == 0, wr.sent, wr.local);
+        let (op, first, sent, local, held) = (wr.op, wr.sent == 0, wr.sent, wr.local, wr.held);
         let payload = if op.reads() { 0 } else { u64::from(wr.bytes - wr.sent).min(self.hw.mtu) };
         let last = op.reads() || u64::from(wr.sent) + payload >= u64::from(wr.bytes);
         let (fetch, sges, seq) = (payload > 0 && !wr.inline, u64::from(wr.sges.max(1)), wr.seq);
@@ -140,10 +170,12 @@ impl Model {
         let mut context = 0;
         if first {
             let nic = &mut self.nics[node];
-            nic.wqe.load(u64::from(qp) << 32 | u64::from(seq));
+            if held && !nic.wqe.touch(u64::from(qp) << 32 | u64::from(seq)) {
+                context = self.hw.wqe_miss;
+            }
             if !nic.qpc.touch(u64::from(qp)) {
                 // A context takes four lines of 64 bytes.
-                context = nic.miss(&self.hw, self.hw.qpc_miss, Table::Qpc, u64::from(qp) * 4);
+                context += nic.miss(&self.hw, self.hw.qpc_miss, Table::Qpc, u64::from(qp) * 4);
             }
         }
         let translation = if fetch { self.translate(node, local, sent, payload) } else { 0 };
@@ -151,15 +183,18 @@ impl Model {
         let hw = &self.hw;
         let nic = &mut self.nics[node];
         let reads = if fetch { if first { sges } else { 1 } } else { 0 };
-        let work = hw.tx_message + hw.tx_dma_read * reads + hw.stall(context) + hw.stall(translation);
-        let piped = nic.tx.reserve(now, now, work);
+        let work = hw.tx_message + hw.tx_dma_read * reads;
+        let piped = nic.send_own(now, now, work, hw.stall(context + translation));
         let known = piped + context + translation;
         let ready = if fetch { nic.dma_read(hw, now, known, payload) } else { known };
         let packet = hw.request_packet(op, transport, payload, first);
         let out = nic.port.reserve(now, ready + hw.tx_latency, packet);
-        let arrived = out + hw.delay;
-        // The unit keeps the packet until the port has room: how long the packet waits there, the unit waits.
-        let waited = out.saturating_sub(ready + hw.tx_latency + packet);
+        // A receiver that cannot keep up pauses the link.
+        let paused = self.nics[peer].rx.full_until().saturating_sub(hw.rx_buffer);
+        let nic = &mut self.nics[node];
+        let arrived = (out + hw.delay).max(paused);
+        // The unit keeps the packet until it is on its way: how long the packet waits, the unit waits.
+        let waited = (arrived - hw.delay).saturating_sub(ready + hw.tx_latency + packet);
         let taken = match (first, op.reads()) {
             (true, true) => hw.pu_read,
             (true, false) => hw.pu_write,
@@ -203,6 +238,7 @@ impl Model {
         let fetch_more = entry.fetched == 0 && entry.unfetched > 0;
         if op.reads() {
             entry.reads += 1;
+            entry.not_before = now + self.hw.read_gap;
         }
         self.wheel.push(arrived, Event { kind: Kind::Arrive, a: id, b: 0 });
         if transport != Transport::Rc {

@@ -9,8 +9,10 @@ use crate::model::time::Ps;
 pub(super) struct LockCost {
     /// Taking it when nobody else wants it.
     pub take: Ps,
-    /// What each waiting thread adds to a handover: the line with the lock goes round all of them.
+    /// Handing it over to a waiting thread.
     pub handoff: Ps,
+    /// What each waiting thread adds to a handover: the line with the lock goes round all of them.
+    pub waiter: Ps,
     /// Waiters beyond this many add nothing more.
     pub waiters: f64,
 }
@@ -30,7 +32,7 @@ impl Lock {
             self.releases.pop_front();
         }
         let ahead = (self.releases.len() as f64).min(cost.waiters);
-        let handed = (cost.handoff as f64 * ahead) as Ps;
+        let handed = if ahead > 0.0 { cost.handoff + (cost.waiter as f64 * ahead) as Ps } else { 0 };
         self.free_at = self.free_at.max(at) + cost.take + handed + work;
         self.releases.push_back(self.free_at);
         self.free_at
@@ -43,7 +45,7 @@ mod tests {
 
     #[test]
     fn contention_costs_more_the_more_threads_wait() {
-        let cost = LockCost { take: 10, handoff: 100, waiters: 4.0 };
+        let cost = LockCost { take: 10, handoff: 0, waiter: 100, waiters: 4.0 };
         let per_hold = |threads: u64| {
             let mut lock = Lock::default();
             let mut at = vec![0; threads as usize];

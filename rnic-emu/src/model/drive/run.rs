@@ -258,15 +258,16 @@ impl Run<'_> {
     /// A thread's turn: reap what is there, post what may be posted.
     fn turn(&mut self, thread: u32, now: Ps) {
         self.s.threads[thread as usize].scheduled = false;
-        let mut at = self.reap(thread, now);
+        let (mut at, contended) = self.reap(thread, now);
         match self.s.threads[thread as usize].role {
             Role::Server => at = self.answer(thread, at),
+            // Whoever waited for a lock lets the others have their turn before the next.
+            Role::Client if contended => {}
             Role::Client => {
                 while let Some(count) = self.may_post(thread) {
                     let (end, contended) = self.post(thread, at, count);
                     at = end;
                     if contended {
-                        // The others at the lock must have their turn in between.
                         break;
                     }
                 }
@@ -280,17 +281,21 @@ impl Run<'_> {
         }
     }
 
-    fn reap(&mut self, thread: u32, now: Ps) -> Ps {
+    /// Reaps what is there. Returns when that is done, and whether it took a lock.
+    fn reap(&mut self, thread: u32, now: Ps) -> (Ps, bool) {
         let t = &mut self.s.threads[thread as usize];
         let cqes = std::mem::take(&mut t.cqes);
         let finished = std::mem::take(&mut t.finished);
         let mut at = now + self.poll * Ps::from(cqes);
+        let mut contended = false;
         if cqes > 0 && t.role == Role::Client {
             // Threads that share a QP share its CQ, and its lock.
             let qp = t.qps.start as usize;
             if let Some(lock) = self.s.qps[qp].lock {
                 let cost = self.s.lock_cost;
-                at = self.s.locks[lock as usize].hold(now, self.poll * Ps::from(cqes), &cost);
+                let work = self.poll * Ps::from(cqes) + self.s.migrate;
+                at = self.s.locks[lock as usize].hold(now, work, &cost);
+                contended = true;
             }
         }
         let t = &mut self.s.threads[thread as usize];
@@ -304,7 +309,7 @@ impl Run<'_> {
             t.posting = true;
         }
         t.finished = cleared(finished);
-        at
+        (at, contended)
     }
 
     /// How many requests the thread may post now, if any.
@@ -341,19 +346,22 @@ impl Run<'_> {
             t.posting = false;
         }
         let queue = &self.s.qps[qp as usize];
-        let (id, locks) = (queue.id, [queue.lock, queue.register]);
+        let (id, queue_lock, register) = (queue.id, queue.lock, queue.register);
         let cost = self.s.model.post_cost(id, &list);
         let work = (cost.cpu as f64 * self.s.crowd) as Ps;
+        let own = from_ns(self.spec.work_ns * f64::from(count) * self.s.crowd);
         let lock_cost = self.s.lock_cost;
-        let mut end = at + work;
-        let mut contended = false;
-        for lock in locks.into_iter().flatten() {
-            end = end.max(self.s.locks[lock as usize].hold(at, work, &lock_cost));
-            contended = true;
+        let ready = at + own;
+        let mut end = ready + work;
+        if let Some(lock) = queue_lock {
+            end = self.s.locks[lock as usize].hold(ready, work + self.s.migrate, &lock_cost);
+        }
+        if let Some(lock) = register {
+            end = end.max(self.s.locks[lock as usize].hold(ready, work, &lock_cost));
         }
         self.s.model.post(end, id, &list);
         self.list = list;
-        (end, contended)
+        (end, queue_lock.is_some() || register.is_some())
     }
 
     fn pick(&mut self, thread: u32) -> u32 {

@@ -72,6 +72,8 @@ pub(super) struct Setup {
     /// Regions per node, empty where none are a target.
     pub regions: Vec<Vec<MrId>>,
     pub region_bytes: u64,
+    /// What handing over a shared QP costs beyond its lock.
+    pub migrate: Ps,
     /// How much longer CPU work takes with so many threads at it.
     pub crowd: f64,
     pub initiator: NodeId,
@@ -94,10 +96,10 @@ impl Setup {
             Shape::FanOut(n) => 1 + (qp % u32::from(n)) as u16,
         };
         let ns = |key| from_ns(profile.get(key));
-        let crowding = profile.get(Key::HostCrowding);
         let lock_cost = LockCost {
             take: ns(Key::HostLock),
             handoff: ns(Key::HostHandoff),
+            waiter: ns(Key::HostWaiter),
             waiters: profile.get(Key::HostWaiters),
         };
         let mut setup = Self {
@@ -108,7 +110,8 @@ impl Setup {
             lock_cost,
             regions: vec![Vec::new(); usize::from(nodes)],
             region_bytes: (spec.memory.bytes / u64::from(spec.memory.regions)).max(1),
-            crowd: 1.0 + crowding * f64::from(spec.threads - 1),
+            crowd: 1.0 + (f64::from(spec.threads - 1) / profile.get(Key::HostDouble)).powi(2),
+            migrate: ns(Key::HostMigrate),
             initiator: NodeId(if matches!(spec.shape, Shape::FanIn(_)) { 1 } else { 0 }),
             responder: NodeId(if matches!(spec.shape, Shape::FanIn(_)) { 0 } else { 1 }),
             sources: if spec.shape == Shape::Symmetric { 2 } else { 1 },

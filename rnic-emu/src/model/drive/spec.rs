@@ -141,6 +141,8 @@ pub struct LoadSpec {
     pub pick: Pick,
     /// WRs posted as one list with one doorbell.
     pub list: u32,
+    /// The program's own CPU time per request, in nanoseconds.
+    pub work_ns: f64,
     /// One WR in that many is signalled.
     pub signal_every: u32,
     /// Opcode.
@@ -185,6 +187,7 @@ impl Default for LoadSpec {
             window: Window::Refill,
             pick: Pick::RoundRobin,
             list: 1,
+            work_ns: 0.0,
             signal_every: 1,
             op: Op::Write,
             bytes: 8,
@@ -256,6 +259,9 @@ impl LoadSpec {
                 &self.signal_every,
                 "no CQE would come before a thread's window is full; use at most outstanding divided by threads",
             );
+        }
+        if !(self.work_ns >= 0.0 && self.work_ns <= 1e12) {
+            return refuse("work_ns", &self.work_ns, "must be from 0 to 1e12 nanoseconds");
         }
         if !self.rate.is_finite() || self.rate < 0.0 {
             return refuse("rate", &self.rate, "must be 0 (closed loop) or requests per second");

@@ -54,6 +54,7 @@ keys! {
     TxAck, "tx.ack", "ns", 0.0, 1e6, false, "Send pipeline per acknowledged request, to retire it.";
     TxCqe, "tx.cqe", "ns", 0.0, 1e6, false, "Pipeline time per CQE written.";
     TxLatency, "tx.latency", "ns", 0.0, 1e7, false, "Depth of the send pipeline for a request: WQE in, first byte out. Responses skip it.";
+    RxBuffer, "rx.buffer", "ns", 0.0, 1e9, false, "Backlog of the receive pipeline at which senders are paused (link credits, PFC).";
     RxMessage, "rx.message", "ns", 0.0, 1e6, false, "Receive pipeline per packet.";
     RxLatency, "rx.latency", "ns", 0.0, 1e7, false, "Depth of the receive pipeline: last byte in, DMA or response started.";
     PuCount, "pu.count", "", 1.0, 4096.0, true, "Processing units: how many QPs are worked on at once.";
@@ -61,6 +62,7 @@ keys! {
     PuRead, "pu.read", "ns", 0.0, 1e7, false, "A unit is taken this long by a READ or atomic, and its QP with it.";
     PuPacket, "pu.packet", "ns", 0.0, 1e7, false, "A unit is taken this long by each further packet of a message.";
     QpReads, "qp.reads", "", 1.0, 256.0, true, "READs and atomics a QP may have outstanding.";
+    QpReadGap, "qp.read_gap", "ns", 0.0, 1e7, false, "Least time between two READs of one QP, while the unit goes on to other QPs.";
     QpInline, "qp.inline", "B", 0.0, 4096.0, true, "Largest payload that can go inside a WQE.";
     QpContextBytes, "qp.context", "B", 1.0, 65536.0, true, "Context memory of a QP.";
     CqContextBytes, "cq.context", "B", 1.0, 65536.0, true, "Context memory of a CQ (its ring lies in host memory).";
@@ -83,7 +85,7 @@ keys! {
     MttWays, "mtt.ways", "", 1.0, 4096.0, true, "Associativity of that cache.";
     MttLine, "mtt.line", "", 1.0, 1024.0, true, "Translations brought in by one fetch.";
     MttMiss, "mtt.miss", "ns", 0.0, 1e6, false, "Latency of fetching a translation.";
-    MissOverlap, "miss.overlap", "", 0.5, 10000.0, false, "Misses in flight at once: a pipeline stalls for the latency divided by this.";
+    MissOverlap, "miss.overlap", "", 1.0, 10000.0, false, "Misses in flight at once: a pipeline stalls for the latency divided by this.";
     TableCache, "table.host_cache", "KiB", 0.0, 1e9, false, "Host cache that keeps the NIC's tables; what falls out of it is fetched from DRAM.";
     TableCold, "table.cold", "ns", 0.0, 1e6, false, "What a miss costs more when the host's cache does not hold the entry.";
     AtomicSlots, "atomic.slots", "", 1.0, 1e6, true, "Locks for atomics, chosen by the low address bits.";
@@ -97,9 +99,11 @@ keys! {
     HostPoll, "host.poll", "ns", 0.0, 1e7, false, "CPU time to reap one CQE.";
     HostEmptyPoll, "host.empty_poll", "ns", 0.0, 1e7, false, "CPU time of a poll that finds nothing.";
     HostLock, "host.lock", "ns", 0.0, 1e7, false, "Taking an uncontended lock around a post.";
-    HostHandoff, "host.handoff", "ns", 0.0, 1e7, false, "What each thread that waits for a lock adds to handing it over.";
+    HostHandoff, "host.handoff", "ns", 0.0, 1e7, false, "Handing a lock over to a thread that waits for it.";
+    HostWaiter, "host.waiter", "ns", 0.0, 1e7, false, "What each waiting thread adds to that: they all want the lock's cache line.";
     HostWaiters, "host.waiters", "", 0.0, 1e6, false, "Waiting threads beyond this many add nothing more.";
-    HostCrowding, "host.crowding", "", 0.0, 1.0, false, "Share by which each further busy thread slows CPU work: shared cores, turbo, shared caches.";
+    HostMigrate, "host.migrate", "ns", 0.0, 1e7, false, "What a shared QP adds to a handover: its own data moves from core to core with the lock.";
+    HostDouble, "host.double_at", "", 1.0, 1e9, false, "CPU work takes twice as long with this many busy threads: shared cores, turbo, shared caches.";
     EventInterrupt, "event.interrupt", "ns", 0.0, 1e9, false, "CQE written to interrupt handled.";
     EventWakeup, "event.wakeup", "ns", 0.0, 1e9, false, "Interrupt handled to the waiting thread running again.";
     RegBase, "registration.base", "ns", 0.0, 1e10, false, "Registering a region: the part that does not depend on its size.";

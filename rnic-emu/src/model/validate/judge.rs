@@ -71,20 +71,24 @@ pub struct Summary {
 
 /// Runs one series through the model.
 pub fn judge(series: &Series, profile: &Profile) -> Judged {
+    let mut first = None;
     let points: Vec<PointResult> = series
         .points
         .iter()
         .map(|point| {
             let region = Region { bytes: u64::from(point.load.bytes), page: point.load.memory.page };
-            let modelled = match series.metric {
+            let mut modelled = match series.metric {
                 // A load that parsed was checked, so it can be run.
-                Metric::Mops => drive(profile, &point.load).map_or(f64::NAN, |o| o.ops_per_s / 1e6),
+                Metric::Mops | Metric::Relative => drive(profile, &point.load).map_or(f64::NAN, |o| o.ops_per_s / 1e6),
                 Metric::LatencyUs => {
                     drive(profile, &point.load).map_or(f64::NAN, |o| o.latency_ns.mean / 1e3)
                 }
                 Metric::RegisterUs => to_ns(registration_cost(profile, region).register) / 1e3,
                 Metric::DeregisterUs => to_ns(registration_cost(profile, region).deregister) / 1e3,
             };
+            if series.metric == Metric::Relative {
+                modelled /= *first.get_or_insert(modelled);
+            }
             let error = point.published.map(|p| modelled / p - 1.0);
             PointResult { x: point.x, published: point.published, modelled, error }
         })

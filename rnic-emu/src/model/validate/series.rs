@@ -26,6 +26,8 @@ pub enum Class {
 pub enum Metric {
     /// Million requests per second.
     Mops,
+    /// Rate over that of the first point.
+    Relative,
     /// Mean latency in microseconds.
     LatencyUs,
     /// Time to register a region, in microseconds.
@@ -39,6 +41,7 @@ impl Metric {
     pub fn unit(self) -> &'static str {
         match self {
             Self::Mops => "Mops",
+            Self::Relative => "times",
             Self::LatencyUs | Self::RegisterUs | Self::DeregisterUs => "us",
         }
     }
