@@ -9,11 +9,10 @@ use crate::model::time::Ps;
 pub(super) struct LockCost {
     /// Taking it when nobody else wants it.
     pub take: Ps,
-    /// Handing it over to a waiting thread.
+    /// Handing it over when one thread waits. All who wait read the line with the lock when it is released, but the first to
+    /// see it free takes it before the last has looked: published figures grow about as the square root of the waiters.
     pub handoff: Ps,
-    /// What each waiting thread adds to a handover: the line with the lock goes round all of them.
-    pub waiter: Ps,
-    /// Waiters beyond this many add nothing more.
+    /// Waiters beyond this many make it no slower.
     pub waiters: f64,
 }
 
@@ -32,7 +31,7 @@ impl Lock {
             self.releases.pop_front();
         }
         let ahead = (self.releases.len() as f64).min(cost.waiters);
-        let handed = if ahead > 0.0 { cost.handoff + (cost.waiter as f64 * ahead) as Ps } else { 0 };
+        let handed = (cost.handoff as f64 * ahead.sqrt()) as Ps;
         self.free_at = self.free_at.max(at) + cost.take + handed + work;
         self.releases.push_back(self.free_at);
         self.free_at
@@ -45,7 +44,7 @@ mod tests {
 
     #[test]
     fn contention_costs_more_the_more_threads_wait() {
-        let cost = LockCost { take: 10, handoff: 0, waiter: 100, waiters: 4.0 };
+        let cost = LockCost { take: 10, handoff: 100, waiters: 4.0 };
         let per_hold = |threads: u64| {
             let mut lock = Lock::default();
             let mut at = vec![0; threads as usize];
@@ -55,7 +54,7 @@ mod tests {
             lock.free_at / (100 * threads)
         };
         assert_eq!(per_hold(1), 60);
-        assert!(per_hold(3) > 200 && per_hold(3) < 300);
-        assert!(per_hold(64) <= 460);
+        assert!((190..=202).contains(&per_hold(3)), "{}", per_hold(3));
+        assert!(per_hold(64) <= 260);
     }
 }

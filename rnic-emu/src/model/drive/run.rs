@@ -357,7 +357,7 @@ impl Run<'_> {
             end = self.s.locks[lock as usize].hold(ready, work + self.s.migrate, &lock_cost);
         }
         if let Some(lock) = register {
-            end = end.max(self.s.locks[lock as usize].hold(ready, work, &lock_cost));
+            end = end.max(self.s.locks[lock as usize].hold(ready, work + self.s.flush, &lock_cost));
         }
         self.s.model.post(end, id, &list);
         self.list = list;

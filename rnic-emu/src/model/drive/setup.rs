@@ -74,6 +74,8 @@ pub(super) struct Setup {
     pub region_bytes: u64,
     /// What handing over a shared QP costs beyond its lock.
     pub migrate: Ps,
+    /// What giving back a doorbell register's lock waits for.
+    pub flush: Ps,
     /// How much longer CPU work takes with so many threads at it.
     pub crowd: f64,
     pub initiator: NodeId,
@@ -99,7 +101,6 @@ impl Setup {
         let lock_cost = LockCost {
             take: ns(Key::HostLock),
             handoff: ns(Key::HostHandoff),
-            waiter: ns(Key::HostWaiter),
             waiters: profile.get(Key::HostWaiters),
         };
         let mut setup = Self {
@@ -112,6 +113,7 @@ impl Setup {
             region_bytes: (spec.memory.bytes / u64::from(spec.memory.regions)).max(1),
             crowd: 1.0 + (f64::from(spec.threads - 1) / profile.get(Key::HostDouble)).powi(2),
             migrate: ns(Key::HostMigrate),
+            flush: ns(Key::HostFlush),
             initiator: NodeId(if matches!(spec.shape, Shape::FanIn(_)) { 1 } else { 0 }),
             responder: NodeId(if matches!(spec.shape, Shape::FanIn(_)) { 0 } else { 1 }),
             sources: if spec.shape == Shape::Symmetric { 2 } else { 1 },

@@ -99,9 +99,9 @@ keys! {
     HostPoll, "host.poll", "ns", 0.0, 1e7, false, "CPU time to reap one CQE.";
     HostEmptyPoll, "host.empty_poll", "ns", 0.0, 1e7, false, "CPU time of a poll that finds nothing.";
     HostLock, "host.lock", "ns", 0.0, 1e7, false, "Taking an uncontended lock around a post.";
-    HostHandoff, "host.handoff", "ns", 0.0, 1e7, false, "Handing a lock over to a thread that waits for it.";
-    HostWaiter, "host.waiter", "ns", 0.0, 1e7, false, "What each waiting thread adds to that: they all want the lock's cache line.";
-    HostWaiters, "host.waiters", "", 0.0, 1e6, false, "Waiting threads beyond this many add nothing more.";
+    HostHandoff, "host.handoff", "ns", 0.0, 1e7, false, "Handing a lock over when one thread waits for it; grows as the square root of those that wait.";
+    HostWaiters, "host.waiters", "", 0.0, 1e6, false, "Waiting threads beyond this many make a handover no slower.";
+    HostFlush, "host.flush", "ns", 0.0, 1e7, false, "Draining the write-combining buffer before a shared register's lock is given back; without a lock the CPU goes on meanwhile.";
     HostMigrate, "host.migrate", "ns", 0.0, 1e7, false, "What a shared QP adds to a handover: its own data moves from core to core with the lock.";
     HostDouble, "host.double_at", "", 1.0, 1e9, false, "CPU work takes twice as long with this many busy threads: shared cores, turbo, shared caches.";
     EventInterrupt, "event.interrupt", "ns", 0.0, 1e9, false, "CQE written to interrupt handled.";
