@@ -35,6 +35,8 @@ pub struct Cache {
     keys: Vec<u64>,
     ways: usize,
     sets: u64,
+    /// The key touched last: already first in its row.
+    last: u64,
     counts: CacheCounts,
 }
 
@@ -42,7 +44,7 @@ impl Cache {
     /// A cache of `entries` keys in rows of `ways`. `entries` is rounded down to whole rows; 0 entries never hit.
     pub fn new(entries: u64, ways: u64) -> Self {
         let ways = ways.clamp(1, entries.max(1));
-        Self { keys: Vec::new(), ways: ways as usize, sets: entries / ways, counts: CacheCounts::default() }
+        Self { keys: Vec::new(), ways: ways as usize, sets: entries / ways, last: EMPTY, counts: CacheCounts::default() }
     }
 
     /// Keys it can keep.
@@ -60,9 +62,13 @@ impl Cache {
 
     /// Puts `key` there without counting a lookup. True if it was there already.
     pub fn load(&mut self, key: u64) -> bool {
+        if key == self.last {
+            return true;
+        }
         if self.sets == 0 {
             return false;
         }
+        self.last = key;
         if self.keys.is_empty() {
             self.keys = vec![EMPTY; self.sets as usize * self.ways];
         }
@@ -90,6 +96,7 @@ impl Cache {
         if self.keys.is_empty() {
             return;
         }
+        self.last = EMPTY;
         if range.end - range.start <= self.sets {
             range.for_each(|key| {
                 self.evict(key);
@@ -112,6 +119,9 @@ impl Cache {
         let set = ((u128::from(mix(key)) * u128::from(self.sets)) >> 64) as usize;
         let row = &mut self.keys[set * self.ways..(set + 1) * self.ways];
         let Some(at) = row.iter().position(|&k| k == key) else { return false };
+        if self.last == key {
+            self.last = EMPTY;
+        }
         row.copy_within(at + 1.., at);
         row[self.ways - 1] = EMPTY;
         true

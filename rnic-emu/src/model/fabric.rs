@@ -1,11 +1,12 @@
 //! The model: NICs on a switch, their queue pairs, and the events between them.
 //!
 //! A work request meets five events: its doorbell reaches the NIC, a processing unit lets go of its QP, it arrives at the
-//! responder, its answer arrives back, its CQE is visible. Everything between two events (pipelines, links, caches) is
+//! responder, its answer arrives back (READs and atomics), its CQE is visible. Everything between two events (pipelines, links, caches) is
 //! worked out when the first is handled, by taking time from [`Lane`](super::lane::Lane)s. That keeps the event queue short
 //! and the model fast, and loses only order within 65 ns.
 
 use super::breakdown::{Breakdown, Stage};
+use super::divisor::Divisor;
 use super::hw::Hw;
 use super::nic::{Nic, NicCounts, Table};
 use super::profile::{Key, Profile};
@@ -30,7 +31,7 @@ pub(super) enum Kind {
     ResponseDone,
     /// A request's last packet is in (WR).
     Arrive,
-    /// An answer's last packet is in (WR).
+    /// The last packet of the answer to a READ or atomic is in (WR).
     Reply,
     /// The payload is visible to the responder (WR).
     Deliver,
@@ -125,7 +126,7 @@ impl Wr {
 #[derive(Clone, Debug)]
 struct Mr {
     node: u16,
-    region: Region,
+    page: Divisor,
     pages: u64,
     /// Number of its first translation.
     first: u64,
@@ -309,15 +310,15 @@ impl Model {
     /// Registers a region with the NIC: from now on its translations can be looked up. Costs no modelled time; see
     /// [`registration`](super::registration) for what the call costs the program.
     pub fn register(&mut self, node: NodeId, region: Region) -> MrId {
-        let page = region.page.max(1);
-        let pages = region.bytes.div_ceil(page).max(1);
+        let page = Divisor::new(region.page);
+        let pages = region.bytes.div_ceil(page.value()).max(1);
         let first = self.next_page;
         // Regions start on a line of translations of their own, as their tables do in memory.
-        self.next_page += pages.next_multiple_of(self.hw.mtt_line);
+        self.next_page += pages.next_multiple_of(self.hw.mtt_line.value());
         let node = self.node(node);
         // The driver writes the translations through the processor's cache.
         self.nics[usize::from(node)].host_holds(Table::Mtt, first / 8..(first + pages).div_ceil(8));
-        let mr = Mr { node, region: Region { page, ..region }, pages, first, alive: true };
+        let mr = Mr { node, page, pages, first, alive: true };
         let id = match self.free_mrs.pop() {
             Some(id) => {
                 self.mrs[id as usize] = mr;
@@ -337,7 +338,7 @@ impl Model {
         let Some(entry) = self.mrs.get_mut(mr.0 as usize).filter(|m| m.alive) else { return };
         entry.alive = false;
         self.free_mrs.push(mr.0);
-        let line = self.hw.mtt_line;
+        let line = self.hw.mtt_line.value();
         let lines = entry.first / line..(entry.first + entry.pages).div_ceil(line);
         // Either side of a connection may have cached it; the shadow of a peer in another process is a node as well.
         for nic in &mut self.nics {
@@ -589,13 +590,13 @@ impl Model {
             latency += nic.miss(hw, hw.mpt_miss, Table::Mpt, u64::from(place.mr.0));
         }
         let start = place.offset.saturating_add(u64::from(sent));
-        let page = |offset: u64| (offset / mr.region.page).min(mr.pages - 1);
-        let line = |page: u64| (mr.first + page) / hw.mtt_line;
+        let page = |offset: u64| mr.page.divide(offset).min(mr.pages - 1);
+        let line = |page: u64| hw.mtt_line.divide(mr.first + page);
         let (first, last) = (line(page(start)), line(page(start.saturating_add(bytes.max(1) - 1))));
         for key in first..=last {
             if !nic.mtt.touch(key) {
                 // A line of the table in host memory holds eight translations of 8 bytes.
-                latency += nic.miss(hw, hw.mtt_miss, Table::Mtt, key * hw.mtt_line / 8);
+                latency += nic.miss(hw, hw.mtt_miss, Table::Mtt, key * hw.mtt_line.value() / 8);
             }
         }
         latency

@@ -1,5 +1,6 @@
 //! A profile made ready for the inner loop: spans in picoseconds, counts as integers.
 
+use super::divisor::Divisor;
 use super::profile::{Key, Profile};
 use super::time::{Ps, from_ns};
 use super::work::{Op, Transport};
@@ -53,7 +54,7 @@ pub struct Hw {
     pub cqc_miss: Ps,
     pub mpt_miss: Ps,
     pub mtt_miss: Ps,
-    pub mtt_line: u64,
+    pub mtt_line: Divisor,
     overlap: f64,
     pub cold: Ps,
     pub atomic_slots: u64,
@@ -100,7 +101,7 @@ impl Hw {
             cqc_miss: ns(Key::CqcMiss),
             mpt_miss: ns(Key::MptMiss),
             mtt_miss: ns(Key::MttMiss),
-            mtt_line: int(Key::MttLine),
+            mtt_line: Divisor::new(int(Key::MttLine)),
             overlap: p.get(Key::MissOverlap),
             cold: ns(Key::TableCold),
             atomic_slots: int(Key::AtomicSlots),
@@ -112,7 +113,7 @@ impl Hw {
 
     /// Time of `bytes` on the wire.
     fn wire(&self, bytes: u64) -> Ps {
-        (bytes as f64 * self.wire_byte).round() as Ps
+        nearest(bytes as f64 * self.wire_byte)
     }
 
     /// Time on the wire of a request packet with `payload` bytes. Payload is padded to 4 bytes.
@@ -140,26 +141,32 @@ impl Hw {
 
     /// Time a DMA write of `bytes` takes of the link towards the host.
     pub fn dma_write(&self, bytes: u64) -> Ps {
-        self.pcie(bytes + bytes.div_ceil(self.pcie_split.max(1)).max(1) * self.pcie_request)
+        self.pcie(bytes + self.splits(bytes) * self.pcie_request)
     }
 
     /// Time a DMA read's requests take of the link towards the host; one request asks for up to 512 bytes.
     pub fn dma_read_request(&self, bytes: u64) -> Ps {
-        self.pcie(bytes.div_ceil(512).max(1) * self.pcie_request)
+        // Nearly all reads are small, and a division is the dearest thing here.
+        let requests = if bytes <= 512 { 1 } else { bytes.div_ceil(512) };
+        self.pcie(requests * self.pcie_request)
     }
 
     /// Time a DMA read's data takes of the link from the host.
     pub fn dma_read_data(&self, bytes: u64) -> Ps {
-        self.pcie(bytes + bytes.div_ceil(self.pcie_split.max(1)).max(1) * self.pcie_completion)
+        self.pcie(bytes + self.splits(bytes) * self.pcie_completion)
+    }
+
+    fn splits(&self, bytes: u64) -> u64 {
+        if bytes <= self.pcie_split { 1 } else { bytes.div_ceil(self.pcie_split) }
     }
 
     fn pcie(&self, bytes: u64) -> Ps {
-        (bytes as f64 * self.pcie_byte).round() as Ps
+        nearest(bytes as f64 * self.pcie_byte)
     }
 
     /// How long a pipeline stands still for a miss of this latency: others are under way at the same time.
     pub fn stall(&self, miss: Ps) -> Ps {
-        (miss as f64 / self.overlap) as Ps
+        if miss == 0 { 0 } else { (miss as f64 / self.overlap) as Ps }
     }
 
     /// 64-byte lines of a WQE. 36 bytes precede inline data on RC and UC, 68 on UD (Kalia et al., ATC 2016, section 3.1);
@@ -175,6 +182,11 @@ impl Hw {
         // The register takes 256 bytes; a longer WQE is always fetched.
         lines <= 4 && (self.blueflame == 2 || (self.blueflame == 1 && inline))
     }
+}
+
+/// The nearest whole number. `f64::round` is a library call on the plainest x86-64.
+fn nearest(value: f64) -> Ps {
+    (value + 0.5) as Ps
 }
 
 #[cfg(test)]

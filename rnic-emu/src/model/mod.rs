@@ -22,6 +22,7 @@
 
 mod breakdown;
 mod cache;
+mod divisor;
 pub mod drive;
 mod fabric;
 mod hw;

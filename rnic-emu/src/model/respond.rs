@@ -17,7 +17,7 @@ impl Model {
             return None;
         }
         let entry = &self.qps[wr.qp as usize];
-        let (now, node, transport) = (self.now, entry.peer as usize, entry.transport);
+        let (now, node, transport, cq) = (self.now, entry.peer as usize, entry.transport, entry.cq);
         let (op, qp, remote, notify) = (wr.op, wr.qp, wr.remote, wr.notify);
         // All packets but the last were taken in as they came.
         let payload = match u64::from(wr.bytes) {
@@ -79,9 +79,10 @@ impl Model {
             // next one and goes with it, at no cost of its own.
             let ack = hw.ack_packet(false);
             let out = if nic.port.idle_at(known) { nic.port.reserve(now, known, ack) } else { known + ack };
-            let wr = &mut self.wrs[id as usize];
-            wr.lap(Stage::Return, out + self.hw.delay);
-            self.wheel.push(out + self.hw.delay, Event { kind: Kind::Reply, a: id, b: 0 });
+            // Nothing waits for an acknowledgement but the request itself, so it needs no event of its own.
+            let back = out + self.hw.delay;
+            self.wrs[id as usize].lap(Stage::Return, back);
+            self.retire(id, cq, back, true);
         } else {
             self.release(id);
         }

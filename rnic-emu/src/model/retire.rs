@@ -8,7 +8,7 @@ use super::wheel::Event;
 use super::work::Step;
 
 impl Model {
-    /// The answer's last packet is in.
+    /// The last packet of the answer to a READ or atomic is in.
     pub(super) fn on_reply(&mut self, id: u32) -> Option<Step> {
         let wr = &self.wrs[id as usize];
         let qp = wr.qp;
@@ -19,28 +19,25 @@ impl Model {
         let entry = &self.qps[qp as usize];
         let (now, node, cq) = (self.now, entry.node as usize, entry.cq);
         let (op, local, bytes) = (wr.op, wr.local, u64::from(wr.bytes));
-        let mut at = now;
-        if op.reads() {
-            // The data of the last packet goes to the local buffer; earlier packets went as they came.
-            let payload =
-                if op.atomic() { 8 } else { bytes.saturating_sub(1) % self.hw.mtu + u64::from(bytes > 0) };
-            let before = (bytes.max(payload) - payload) as u32;
-            let translation = self.translate(node, local, before, payload);
-            let hw = &self.hw;
-            let nic = &mut self.nics[node];
-            let piped = nic.receive(now, hw.rx_message, hw.stall(translation));
-            at = piped + hw.rx_latency + translation;
-            nic.up.reserve(now, at, hw.dma_write(payload));
-            let wr = &mut self.wrs[id as usize];
-            wr.lap(Stage::Complete, piped + hw.rx_latency);
-            wr.lap(Stage::TranslationMiss, at);
-            let entry = &mut self.qps[qp as usize];
-            entry.reads -= 1;
-        }
+        // The data of the last packet goes to the local buffer; earlier packets went as they came.
+        let payload = match bytes {
+            _ if op.atomic() => 8,
+            0 => 0,
+            bytes => (bytes - 1) % self.hw.mtu + 1,
+        };
+        let before = (bytes.max(payload) - payload) as u32;
+        let translation = self.translate(node, local, before, payload);
+        let hw = &self.hw;
+        let nic = &mut self.nics[node];
+        let piped = nic.receive(now, hw.rx_message, hw.stall(translation));
+        let at = piped + hw.rx_latency + translation;
+        nic.up.reserve(now, at, hw.dma_write(payload));
+        let wr = &mut self.wrs[id as usize];
+        wr.lap(Stage::Complete, piped + hw.rx_latency);
+        wr.lap(Stage::TranslationMiss, at);
+        self.qps[qp as usize].reads -= 1;
         self.retire(id, cq, at, true);
-        if op.reads() {
-            self.make_runnable(qp);
-        }
+        self.make_runnable(qp);
         None
     }
 
