@@ -81,42 +81,40 @@ fn loads() -> Vec<(&'static str, LoadSpec)> {
     vec![
         ("WRITE, 1 QP", LoadSpec { outstanding: 32, ..base }),
         ("inline WRITE, 16 threads", LoadSpec { threads: 16, outstanding: 256, inline: true, ..base }),
-        ("READ, 16 threads, batches", LoadSpec {
-            op: Op::Read,
-            threads: 16,
-            outstanding: 256,
-            window: Window::Batch,
-            ..base
-        }),
-        ("READ, 1 TiB in 4 KiB pages, random", LoadSpec {
-            op: Op::Read,
-            threads: 16,
-            outstanding: 256,
-            memory: random(1 << 40, 4096),
-            ..base
-        }),
-        ("READ, 100,000 QPs at random", LoadSpec {
-            op: Op::Read,
-            threads: 16,
-            qps: 100_000,
-            outstanding: 256,
-            pick: Pick::Random,
-            ..base
-        }),
-        ("WRITE, 8 to 1, 64 threads", LoadSpec {
-            shape: Shape::FanIn(8),
-            threads: 8,
-            outstanding: 64,
-            ..base
-        }),
-        ("fetch-and-add, 16 threads", LoadSpec {
-            op: Op::FetchAdd,
-            bytes: 8,
-            threads: 16,
-            outstanding: 256,
-            memory: random(1 << 20, 4096),
-            ..base
-        }),
+        (
+            "READ, 16 threads, batches",
+            LoadSpec { op: Op::Read, threads: 16, outstanding: 256, window: Window::Batch, ..base },
+        ),
+        (
+            "READ, 1 TiB in 4 KiB pages, random",
+            LoadSpec { op: Op::Read, threads: 16, outstanding: 256, memory: random(1 << 40, 4096), ..base },
+        ),
+        (
+            "READ, 100,000 QPs at random",
+            LoadSpec {
+                op: Op::Read,
+                threads: 16,
+                qps: 100_000,
+                outstanding: 256,
+                pick: Pick::Random,
+                ..base
+            },
+        ),
+        (
+            "WRITE, 8 to 1, 64 threads",
+            LoadSpec { shape: Shape::FanIn(8), threads: 8, outstanding: 64, ..base },
+        ),
+        (
+            "fetch-and-add, 16 threads",
+            LoadSpec {
+                op: Op::FetchAdd,
+                bytes: 8,
+                threads: 16,
+                outstanding: 256,
+                memory: random(1 << 20, 4096),
+                ..base
+            },
+        ),
     ]
 }
 

@@ -44,7 +44,13 @@ impl Cache {
     /// A cache of `entries` keys in rows of `ways`. `entries` is rounded down to whole rows; 0 entries never hit.
     pub fn new(entries: u64, ways: u64) -> Self {
         let ways = ways.clamp(1, entries.max(1));
-        Self { keys: Vec::new(), ways: ways as usize, sets: entries / ways, last: EMPTY, counts: CacheCounts::default() }
+        Self {
+            keys: Vec::new(),
+            ways: ways as usize,
+            sets: entries / ways,
+            last: EMPTY,
+            counts: CacheCounts::default(),
+        }
     }
 
     /// Keys it can keep.
@@ -81,14 +87,6 @@ impl Cache {
         row.copy_within(0..found.unwrap_or(row.len() - 1), 1);
         row[0] = key;
         found.is_some()
-    }
-
-    /// Looks `key` up for the last time and frees its entry. True for a hit.
-    pub fn take(&mut self, key: u64) -> bool {
-        self.counts.lookups += 1;
-        let hit = !self.keys.is_empty() && self.evict(key);
-        self.counts.hits += u64::from(hit);
-        hit
     }
 
     /// Throws out every key in the range: a region was deregistered.

@@ -21,14 +21,14 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Kinds of events; `a` and `b` are named in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// WQEs were announced (QP, count; top bit: they came along).
+    /// WQEs were announced (QP, [`Announced`]).
     Doorbell,
     /// WQEs were fetched (QP, count).
     Fetched,
-    /// A processing unit is done with a QP's packet (QP).
-    SendDone,
-    /// A processing unit is done with an answer's packet (WR).
-    ResponseDone,
+    /// A processing unit is free and something waits for it (node).
+    UnitFree,
+    /// A unit is done with an answer's packet and there are more (WR).
+    NextPacket,
     /// A request's last packet is in (WR).
     Arrive,
     /// The last packet of the answer to a READ or atomic is in (WR).
@@ -37,14 +37,39 @@ pub(super) enum Kind {
     Deliver,
     /// The request is done (WR).
     Done,
-    /// A QP may send its next READ (QP).
+    /// A QP may go on: its unit is done with its last packet, or its next READ may be sent (QP).
     Ready,
     /// A caller's timer (its number).
     Wake,
 }
 
-/// Set in a doorbell's count when the WQE came along with it.
-pub(super) const CAME_ALONG: u32 = 1 << 31;
+/// What a doorbell says, packed into 32 bits: how many WQEs, of which epoch of the QP, and whether the WQE came along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Announced {
+    pub count: u32,
+    pub epoch: u32,
+    pub along: bool,
+}
+
+impl Announced {
+    /// Longest list of one doorbell; what is more gets another.
+    pub const MOST: usize = 1 << 20;
+    const EPOCHS: u32 = 1 << 11;
+
+    fn pack(self) -> u32 {
+        self.count - 1 | (self.epoch % Self::EPOCHS) << 20 | u32::from(self.along) << 31
+    }
+
+    pub fn unpack(packed: u32) -> Self {
+        let count = (packed & (Self::MOST as u32 - 1)) + 1;
+        Self { count, epoch: packed >> 20 & (Self::EPOCHS - 1), along: packed >> 31 != 0 }
+    }
+
+    /// True when what it announces has not been flushed since.
+    pub fn still_true(self, epoch: u32) -> bool {
+        self.epoch == epoch % Self::EPOCHS
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Qp {
@@ -54,32 +79,38 @@ pub(super) struct Qp {
     pub cq: u32,
     /// Requests handed over and not yet sent, oldest first.
     pub head: u32,
+    /// The oldest not yet done: requests complete in order, so later ones wait for it. Its list goes on to `head` and beyond.
+    pub oldest: u32,
     pub tail: u32,
+    /// The first of them whose WQE the NIC does not have.
+    pub newcomer: u32,
     /// Of those, the ones whose WQE the NIC has, and the ones announced without.
     pub fetched: u32,
     pub unfetched: u32,
     pub fetching: bool,
     pub in_ring: bool,
-    pub in_service: bool,
     pub alive: bool,
     /// Requests of an earlier epoch were flushed.
     pub epoch: u32,
     /// Requests in the list from `head` on.
     pub unsent: u32,
+    /// A unit works on its last packet until then.
+    pub busy_until: Ps,
     /// No READ is sent before.
     pub not_before: Ps,
     /// A [`Kind::Ready`] is on its way.
     pub waking: bool,
     /// When the newest WQEs were fetched.
     pub fetched_at: Ps,
+    /// WQEs the NIC keeps for it.
+    pub at_nic: u32,
     /// READs and atomics under way.
     pub reads: u32,
     /// Requests handed over and not yet done.
     pub outstanding: u32,
     /// Requests of this QP that still own a record, flushed ones included.
     pub records: u32,
-    pub seq: u32,
-    /// Requests complete in order.
+    /// When the last request was done.
     pub last_done: Ps,
     /// A QP's atomics are served in order.
     pub atomic_free: Ps,
@@ -89,7 +120,8 @@ pub(super) struct Qp {
 pub(super) struct Wr {
     pub qp: u32,
     pub next: u32,
-    pub seq: u32,
+    /// Number of its WQE at the NIC.
+    pub wqe: u64,
     pub bytes: u32,
     pub sent: u32,
     pub token: u64,
@@ -108,6 +140,8 @@ pub(super) struct Wr {
     pub remote: Option<Place>,
     pub posted: Ps,
     pub delivered: Ps,
+    /// When it is done, earlier requests permitting; 0 before that is known.
+    pub done_at: Ps,
     /// Up to where the time is accounted for.
     pub mark: Ps,
     pub spans: Breakdown,
@@ -241,28 +275,32 @@ impl Model {
             transport,
             cq: cq.0,
             head: NONE,
+            oldest: NONE,
             tail: NONE,
+            newcomer: NONE,
             fetched: 0,
             unfetched: 0,
             fetching: false,
             in_ring: false,
-            in_service: false,
             alive: true,
             epoch: 0,
             unsent: 0,
+            busy_until: 0,
             not_before: 0,
             waking: false,
             fetched_at: 0,
+            at_nic: 0,
             reads: 0,
             outstanding: 0,
             records: 0,
-            seq: 0,
             last_done: 0,
             atomic_free: 0,
         };
         match self.free_qps.pop() {
             Some(id) => {
-                self.qps[id as usize] = qp;
+                // Doorbells of the one before it may still be on their way.
+                let epoch = self.qps[id as usize].epoch;
+                self.qps[id as usize] = Qp { epoch, ..qp };
                 QpId(id)
             }
             None => {
@@ -289,13 +327,16 @@ impl Model {
     pub fn flush(&mut self, qp: QpId) -> u64 {
         let Some(entry) = self.qps.get_mut(qp.0 as usize).filter(|q| q.alive) else { return 0 };
         let flushed = u64::from(entry.outstanding);
+        // Its WQEs at the NIC, sent or not, are of no more use.
+        self.nics[usize::from(entry.node)].wqe.leave(u64::from(entry.at_nic));
+        entry.at_nic = 0;
         let mut unsent = entry.head;
         entry.outstanding = 0;
         entry.reads = 0;
         entry.unsent = 0;
         // Those already sent are named by events to come, which will find them of an earlier epoch.
         entry.epoch = entry.epoch.wrapping_add(1);
-        (entry.head, entry.tail) = (NONE, NONE);
+        (entry.head, entry.tail, entry.newcomer, entry.oldest) = (NONE, NONE, NONE, NONE);
         (entry.fetched, entry.unfetched) = (0, 0);
         while unsent != NONE {
             let next = self.wrs[unsent as usize].next;
@@ -367,8 +408,11 @@ impl Model {
         let nic = &mut self.nics[node];
         nic.doorbells += 1;
         let there = nic.mmio.reserve(self.now, at, lines * self.hw.mmio_line).max(at) + self.hw.mmio;
-        let count = list.len() as u32 | if along { CAME_ALONG } else { 0 };
-        self.wheel.push(there, Event { kind: Kind::Doorbell, a: qp.0, b: count });
+        let epoch = self.qps[qp.0 as usize].epoch;
+        for part in list.chunks(Announced::MOST) {
+            let announced = Announced { count: part.len() as u32, epoch, along };
+            self.wheel.push(there, Event { kind: Kind::Doorbell, a: qp.0, b: announced.pack() });
+        }
     }
 
     /// Whether the WQE goes along with the doorbell, and how many 64-byte lines are stored to the register.
@@ -401,8 +445,8 @@ impl Model {
             let said = match event.kind {
                 Kind::Doorbell => self.on_doorbell(event.a, event.b),
                 Kind::Fetched => self.on_fetched(event.a, event.b),
-                Kind::SendDone => self.on_send_done(event.a),
-                Kind::ResponseDone => self.on_response_done(event.a),
+                Kind::UnitFree => self.on_unit_free(event.a),
+                Kind::NextPacket => self.on_next_packet(event.a),
                 Kind::Arrive => self.on_arrive(event.a),
                 Kind::Reply => self.on_reply(event.a),
                 Kind::Deliver => self.on_deliver(event.a),
@@ -472,7 +516,7 @@ impl Model {
         let wr = Wr {
             qp,
             next: NONE,
-            seq: entry.seq,
+            wqe: 0,
             bytes: request.bytes,
             sent: 0,
             token: request.token,
@@ -489,10 +533,10 @@ impl Model {
             remote: request.remote,
             posted: at,
             delivered: 0,
+            done_at: 0,
             mark: at,
             spans: Breakdown::default(),
         };
-        entry.seq = entry.seq.wrapping_add(1);
         entry.outstanding += 1;
         entry.unsent += 1;
         entry.records += 1;
@@ -508,8 +552,14 @@ impl Model {
                 (self.wrs.len() - 1) as u32
             }
         };
-        if entry.tail == NONE {
+        if entry.newcomer == NONE {
+            entry.newcomer = id;
+        }
+        if entry.head == NONE {
             entry.head = id;
+        }
+        if entry.oldest == NONE {
+            entry.oldest = id;
         } else {
             self.wrs[entry.tail as usize].next = id;
         }
@@ -536,8 +586,7 @@ impl Model {
     /// A destroyed QP's number is used again only once no record or unit names it.
     pub(super) fn recycle_qp(&mut self, qp: u32) {
         let entry = &self.qps[qp as usize];
-        if !entry.alive && entry.records == 0 && !entry.in_ring && !entry.in_service && !entry.fetching && !entry.waking
-        {
+        if !entry.alive && entry.records == 0 && !entry.in_ring && !entry.fetching && !entry.waking {
             self.free_qps.push(qp);
         }
     }

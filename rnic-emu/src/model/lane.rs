@@ -5,8 +5,6 @@
 //! as a row of short slots with the time already given away in each; a request takes the first time left from its
 //! own arrival on. Capacity is exact, order is exact to within one slot.
 
-use std::collections::VecDeque;
-
 use super::time::Ps;
 
 /// Slots of 2^16 ps = 65.5 ns.
@@ -16,12 +14,14 @@ const WIDTH: Ps = 1 << SHIFT;
 /// A serial resource.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
-    /// Absolute number of the slot at the front of `used`.
+    /// First slot that is remembered.
     first: u64,
+    /// Slot after the last that is remembered.
+    end: u64,
     /// All slots before this one are full.
     open: u64,
-    /// Time given away per slot, in ps, at most `WIDTH`.
-    used: VecDeque<u32>,
+    /// Time given away per slot, in ps, at most `WIDTH`: a ring, slot `s` at `s` modulo its length, a power of two.
+    used: Vec<u32>,
     busy: Ps,
 }
 
@@ -33,23 +33,25 @@ impl Lane {
             return at;
         }
         self.busy += cost;
-        self.forget_before(now >> SHIFT);
+        self.first = self.first.max(now >> SHIFT);
+        self.open = self.open.max(self.first);
         let mut slot = (at >> SHIFT).max(self.open);
         let mut left = cost;
         loop {
-            let index = (slot - self.first) as usize;
-            if index >= self.used.len() {
-                self.used.resize(index + 1, 0);
+            if slot >= self.end {
+                self.remember(slot);
             }
-            let used = &mut self.used[index];
-            let take = left.min(WIDTH - Ps::from(*used));
-            *used += take as u32;
+            let index = slot as usize & (self.used.len() - 1);
+            let used = Ps::from(self.used[index]);
+            let take = left.min(WIDTH - used);
+            let used = used + take;
+            self.used[index] = used as u32;
             left -= take;
-            if Ps::from(*used) == WIDTH && slot == self.open {
+            if used == WIDTH && slot == self.open {
                 self.open += 1;
             }
             if left == 0 {
-                return ((slot << SHIFT) + Ps::from(*used)).max(at + cost);
+                return ((slot << SHIFT) + used).max(at + cost);
             }
             slot += 1;
         }
@@ -66,10 +68,10 @@ impl Lane {
         if slot < self.open {
             return false;
         }
-        match slot.checked_sub(self.first).and_then(|i| self.used.get(i as usize)) {
-            Some(&used) => (slot << SHIFT) + Ps::from(used) <= at,
-            None => true,
+        if slot < self.first || slot >= self.end {
+            return true;
         }
+        (slot << SHIFT) + Ps::from(self.used[slot as usize & (self.used.len() - 1)]) <= at
     }
 
     /// Time given away since the start.
@@ -77,18 +79,26 @@ impl Lane {
         self.busy
     }
 
-    fn forget_before(&mut self, slot: u64) {
-        if slot <= self.first {
-            return;
+    /// Makes room up to and including `slot`; what is new is empty.
+    #[cold]
+    fn remember(&mut self, slot: u64) {
+        let from = self.end.max(self.first);
+        let needed = (slot + 1 - self.first) as usize;
+        if needed > self.used.len() {
+            let mut grown = vec![0; needed.next_power_of_two().max(64)];
+            let mask = grown.len() - 1;
+            for s in self.first..self.end {
+                grown[s as usize & mask] = self.used[s as usize & (self.used.len() - 1)];
+            }
+            self.used = grown;
         }
-        let gone = slot - self.first;
-        if gone >= self.used.len() as u64 {
-            self.used.clear();
-        } else {
-            self.used.drain(..gone as usize);
+        // Clearing ahead in one go, as far as the ring allows, keeps this rare.
+        let end = (slot + 1).max(self.first + self.used.len() as u64);
+        let mask = self.used.len() - 1;
+        for s in from..end {
+            self.used[s as usize & mask] = 0;
         }
-        self.first = slot;
-        self.open = self.open.max(slot);
+        self.end = end;
     }
 }
 

@@ -39,6 +39,7 @@ pub mod time;
 pub mod validate;
 mod wheel;
 mod work;
+mod wqe_store;
 
 pub use breakdown::{Breakdown, STAGES, Stage};
 pub use cache::CacheCounts;

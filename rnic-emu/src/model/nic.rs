@@ -7,6 +7,7 @@ use super::hw::Hw;
 use super::lane::Lane;
 use super::profile::{Key, Profile};
 use super::time::Ps;
+use super::wqe_store::WqeStore;
 
 /// What waits for a processing unit.
 #[derive(Clone, Copy, Debug)]
@@ -45,15 +46,17 @@ pub(super) struct Nic {
     pub atomics: Lane,
     /// When the last work for a request of its own went through the send pipeline.
     turn: Ps,
-    /// Processing units taken.
-    pub pu_taken: u32,
+    /// When each processing unit is free again.
+    pub units: Vec<Ps>,
+    /// A look at the units is due then, because something waits for one; 0 when nothing does.
+    pub look_at: Ps,
     /// QPs (and answers) waiting for a unit, served in turn, one packet each.
     pub ring: VecDeque<Job>,
     pub pu_busy: Ps,
     pub qpc: Cache,
     pub rxc: Cache,
     pub cqc: Cache,
-    pub wqe: Cache,
+    pub wqe: WqeStore,
     pub mpt: Cache,
     pub mtt: Cache,
     host: Cache,
@@ -78,13 +81,14 @@ impl Nic {
             mmio: Lane::default(),
             atomics: Lane::default(),
             turn: 0,
-            pu_taken: 0,
+            units: vec![0; int(Key::PuCount) as usize],
+            look_at: 0,
             ring: VecDeque::new(),
             pu_busy: 0,
             qpc: cache(Key::QpcEntries, Key::QpcWays),
             rxc: cache(Key::RxcEntries, Key::RxcWays),
             cqc: cache(Key::CqcEntries, Key::QpcWays),
-            wqe: cache(Key::WqeEntries, Key::WqeWays),
+            wqe: WqeStore::new(int(Key::WqeEntries)),
             mpt: cache(Key::MptEntries, Key::MptWays),
             mtt: Cache::new(int(Key::MttEntries) / int(Key::MttLine).max(1), int(Key::MttWays)),
             // 64-byte lines; a processor's last level cache has 16 ways or more.
@@ -95,6 +99,23 @@ impl Nic {
             cqes: 0,
             doorbells: 0,
         }
+    }
+
+    /// The processing unit that is free first, and when.
+    pub fn next_unit(&self) -> (usize, Ps) {
+        let mut best = (0, Ps::MAX);
+        for (unit, &free_at) in self.units.iter().enumerate() {
+            if free_at < best.1 {
+                best = (unit, free_at);
+            }
+        }
+        best
+    }
+
+    /// Takes a unit from `now` to `until`.
+    pub fn take_unit(&mut self, unit: usize, now: Ps, until: Ps) {
+        self.pu_busy += until - now;
+        self.units[unit] = until;
     }
 
     /// Latency of a miss: more when the host's cache has lost the entry too. `key` counts 64-byte lines of that table.

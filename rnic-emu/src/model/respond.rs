@@ -46,7 +46,7 @@ impl Model {
         let piped = nic.receive(now, work, hw.stall(context + translation));
         let known = piped + hw.rx_latency + context + translation;
         let wr = &mut self.wrs[id as usize];
-        if transport == Transport::Rc {
+        if op.answered(transport) {
             wr.lap(Stage::Respond, piped + hw.rx_latency);
             wr.lap(Stage::ContextMiss, piped + hw.rx_latency + context);
             wr.lap(Stage::TranslationMiss, known);
@@ -74,7 +74,7 @@ impl Model {
             wr.refs += 1;
             self.wheel.push(delivered, Event { kind: Kind::Deliver, a: id, b: 0 });
         }
-        if transport == Transport::Rc {
+        if op.answered(transport) {
             // Acknowledged once accepted, before the data is in memory. When the port is busy the acknowledgement waits for the
             // next one and goes with it, at no cost of its own.
             let ack = hw.ack_packet(false);
@@ -133,13 +133,13 @@ impl Model {
         (context, self.translate(node, remote, sent, bytes))
     }
 
-    /// Sends one packet of a long answer to a READ.
-    pub(super) fn respond_packet(&mut self, id: u32) {
+    /// Sends one packet of a long answer to a READ. Returns up to when that takes the unit.
+    pub(super) fn respond_packet(&mut self, id: u32) -> Ps {
         let wr = &self.wrs[id as usize];
         let node = self.qps[wr.qp as usize].peer as usize;
         if self.flushed(wr) {
             self.release(id);
-            return;
+            return self.now;
         }
         let (now, sent, qp) = (self.now, wr.sent, wr.qp);
         let home = self.qps[qp as usize].node as usize;
@@ -156,21 +156,17 @@ impl Model {
         let out = nic.port.reserve(now, ready, packet);
         let waited = out.saturating_sub(ready + packet);
         let free = (now + hw.pu_packet).max(piped + waited);
-        nic.pu_taken += 1;
-        nic.pu_busy += free - now;
         nic.packets += 1;
         nic.bytes += payload;
         let wr = &mut self.wrs[id as usize];
+        // Packets of an answer arrive in order.
+        let arrived = (out + hw.delay).max(if sent > 0 { wr.mark } else { 0 });
         wr.sent += payload as u32;
         wr.lap(Stage::Respond, piped);
         wr.lap(Stage::ContextMiss, piped + context);
         wr.lap(Stage::TranslationMiss, known);
         wr.lap(Stage::Respond, ready);
-        wr.lap(Stage::Return, out + hw.delay);
-        // The unit is given back by an event of its own, which also sends the next packet.
-        wr.refs += 1;
-        self.wheel.push(free, Event { kind: Kind::ResponseDone, a: id, b: u32::from(last) });
-        let arrived = out + self.hw.delay;
+        wr.lap(Stage::Return, arrived);
         if last {
             wr.delivered = ready;
             self.wheel.push(arrived, Event { kind: Kind::Reply, a: id, b: 0 });
@@ -178,20 +174,15 @@ impl Model {
             let near = &mut self.nics[home];
             let taken_in = near.rx.reserve(now, arrived, self.hw.rx_message);
             near.up.reserve(now, taken_in, self.hw.dma_write(payload));
+            self.wheel.push(free, Event { kind: Kind::NextPacket, a: id, b: 0 });
         }
+        free
     }
 
-    /// A unit is free again; an answer with more to send gets in line once more.
-    pub(super) fn on_response_done(&mut self, id: u32) -> Option<Step> {
-        let wr = &self.wrs[id as usize];
-        let node = self.qps[wr.qp as usize].peer as usize;
-        let more = wr.sent < wr.bytes;
-        self.nics[node].pu_taken -= 1;
-        if more {
-            // Its place in the line keeps the reference the packet's event had; the first one belongs to the answer.
-            self.nics[node].ring.push_back(Job::Response { wr: id });
-        }
-        self.release(id);
+    /// An answer with more to send gets in line once more.
+    pub(super) fn on_next_packet(&mut self, id: u32) -> Option<Step> {
+        let node = self.qps[self.wrs[id as usize].qp as usize].peer as usize;
+        self.nics[node].ring.push_back(Job::Response { wr: id });
         self.dispatch(node);
         None
     }

@@ -45,15 +45,13 @@ impl Model {
     pub(super) fn retire(&mut self, id: u32, cq: u32, at: Ps, answered: bool) {
         let now = self.now;
         let wr = &self.wrs[id as usize];
-        let (qp, seq, signalled, reads) = (wr.qp, wr.seq, wr.signalled, wr.op.reads());
+        let (qp, wqe, signalled, reads) = (wr.qp, wr.wqe, wr.signalled, wr.op.reads());
         let node = self.qps[qp as usize].node as usize;
         let hw = &self.hw;
         let nic = &mut self.nics[node];
         let (mut context, mut work) = (0, 0);
-        // The WQE of a request that is never answered is of no more use once sent.
-        let known = nic.wqe.take(u64::from(qp) << 32 | u64::from(seq));
         if answered {
-            if !known {
+            if !nic.wqe.find(wqe) {
                 context += hw.wqe_miss;
             }
             if !nic.qpc.touch(u64::from(qp)) {
@@ -63,6 +61,7 @@ impl Model {
                 work += hw.tx_ack;
             }
         }
+        nic.wqe.leave(1);
         if signalled {
             work += hw.cqe;
             if !nic.cqc.touch(u64::from(cq)) {
@@ -76,13 +75,24 @@ impl Model {
             done = nic.dma_write(hw, now, known, 64);
             nic.cqes += 1;
         }
-        let entry = &mut self.qps[qp as usize];
-        done = done.max(entry.last_done);
-        entry.last_done = done;
         let wr = &mut self.wrs[id as usize];
         wr.lap(Stage::Complete, piped);
         wr.lap(Stage::ContextMiss, known);
-        wr.lap(Stage::Complete, done);
-        self.wheel.push(done, Event { kind: Kind::Done, a: id, b: 0 });
+        wr.done_at = done;
+        self.qps[qp as usize].at_nic -= 1;
+        self.complete_in_order(qp);
+    }
+
+    /// Completes the requests of a QP that are done, up to the first that is not: a WRITE that was acknowledged waits for the
+    /// READ before it.
+    fn complete_in_order(&mut self, qp: u32) {
+        let entry = &mut self.qps[qp as usize];
+        while let Some(wr) = self.wrs.get_mut(entry.oldest as usize).filter(|w| w.done_at > 0) {
+            let done = wr.done_at.max(entry.last_done);
+            wr.lap(Stage::Complete, done);
+            self.wheel.push(done, Event { kind: Kind::Done, a: entry.oldest, b: 0 });
+            entry.last_done = done;
+            entry.oldest = wr.next;
+        }
     }
 }

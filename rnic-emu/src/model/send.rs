@@ -1,20 +1,17 @@
 //! The requester's way out: doorbell, WQE fetch, processing units, send pipeline, payload, port.
 
 use super::breakdown::Stage;
-use super::fabric::{CAME_ALONG, Kind, Model, NONE};
+use super::fabric::{Announced, Kind, Model, NONE};
 use super::nic::{Job, Table};
+use super::time::Ps;
 use super::wheel::Event;
-use super::work::{Step, Transport};
+use super::work::Step;
 
 impl Model {
-    pub(super) fn on_doorbell(&mut self, qp: u32, count: u32) -> Option<Step> {
+    pub(super) fn on_doorbell(&mut self, qp: u32, announced: u32) -> Option<Step> {
+        let Announced { count, along, .. } = Announced::unpack(announced);
         let entry = &mut self.qps[qp as usize];
-        let along = count & CAME_ALONG != 0;
-        let count = count & !CAME_ALONG;
-        // WQEs handed over before a flush are gone, and so is what the doorbell says of them.
-        let waiting = entry.unsent.saturating_sub(entry.fetched + entry.unfetched);
-        let count = count.min(waiting);
-        if count == 0 {
+        if !Announced::unpack(announced).still_true(entry.epoch) {
             return None;
         }
         // A WQE that came along is of use only to a QP that has nothing older to fetch.
@@ -51,12 +48,17 @@ impl Model {
     /// The NIC has the next `count` WQEs of a QP and keeps them while it can.
     fn take_in(&mut self, qp: u32, count: u32) {
         let entry = &mut self.qps[qp as usize];
-        let first = entry.seq.wrapping_sub(entry.unsent).wrapping_add(entry.fetched);
         entry.fetched += count;
-        let cache = &mut self.nics[entry.node as usize].wqe;
-        for i in 0..count {
-            cache.load(u64::from(qp) << 32 | u64::from(first.wrapping_add(i)));
+        entry.at_nic += count;
+        let mut number = self.nics[entry.node as usize].wqe.arrive(u64::from(count));
+        let mut wr = entry.newcomer;
+        for _ in 0..count {
+            let Some(record) = self.wrs.get_mut(wr as usize) else { break };
+            record.wqe = number;
+            number += 1;
+            wr = record.next;
         }
+        entry.newcomer = wr;
     }
 
     /// Reads the next few WQEs of a QP from host memory.
@@ -85,12 +87,19 @@ impl Model {
         self.wheel.push(there, Event { kind: Kind::Fetched, a: qp, b: count });
     }
 
-    /// Puts a QP in line for a processing unit if it has something to do.
+    /// Lets a QP go on if it has something to do.
     pub(super) fn make_runnable(&mut self, qp: u32) {
+        self.enlist(qp);
+        self.dispatch(self.qps[qp as usize].node as usize);
+    }
+
+    /// Puts a QP in line for a processing unit if it has something to do and may.
+    fn enlist(&mut self, qp: u32) {
         let entry = &mut self.qps[qp as usize];
-        if entry.in_ring || entry.in_service || entry.fetched == 0 || entry.head == NONE {
+        if entry.in_ring || entry.fetched == 0 || entry.head == NONE {
             return;
         }
+        let mut from = entry.busy_until;
         let wr = &self.wrs[entry.head as usize];
         if wr.sent == 0 {
             // READs wait for a free slot, a fenced request for all of them.
@@ -99,18 +108,20 @@ impl Model {
                 self.wrs[entry.head as usize].held = true;
                 return;
             }
-            if wr.op.reads() && entry.not_before > self.now {
-                if !entry.waking {
-                    entry.waking = true;
-                    self.wheel.push(entry.not_before, Event { kind: Kind::Ready, a: qp, b: 0 });
-                }
-                return;
+            if wr.op.reads() {
+                from = from.max(entry.not_before);
             }
+        }
+        if from > self.now {
+            if !entry.waking {
+                entry.waking = true;
+                self.wheel.push(from, Event { kind: Kind::Ready, a: qp, b: 0 });
+            }
+            return;
         }
         entry.in_ring = true;
         let node = entry.node as usize;
         self.nics[node].ring.push_back(Job::Send { qp });
-        self.dispatch(node);
     }
 
     pub(super) fn on_ready(&mut self, qp: u32) -> Option<Step> {
@@ -124,53 +135,57 @@ impl Model {
         None
     }
 
-    /// Gives free processing units to those waiting.
+    /// Gives free processing units to those waiting. Units are looked at only when something wants one.
     pub(super) fn dispatch(&mut self, node: usize) {
-        while self.nics[node].pu_taken < self.hw.pu_count {
-            match self.nics[node].ring.pop_front() {
-                Some(Job::Send { qp }) => self.send_packet(qp),
-                Some(Job::Response { wr }) => self.respond_packet(wr),
-                None => return,
+        while !self.nics[node].ring.is_empty() {
+            let (unit, free_at) = self.nics[node].next_unit();
+            let nic = &mut self.nics[node];
+            if free_at > self.now {
+                if nic.look_at <= self.now {
+                    nic.look_at = free_at;
+                    self.wheel.push(free_at, Event { kind: Kind::UnitFree, a: node as u32, b: 0 });
+                }
+                return;
+            }
+            let Some(job) = nic.ring.pop_front() else { return };
+            let taken_until = match job {
+                Job::Send { qp } => self.send_packet(qp),
+                Job::Response { wr } => self.respond_packet(wr),
+            };
+            self.nics[node].take_unit(unit, self.now, taken_until);
+            if let Job::Send { qp } = job {
+                self.enlist(qp);
             }
         }
     }
 
-    pub(super) fn on_send_done(&mut self, qp: u32) -> Option<Step> {
-        let entry = &mut self.qps[qp as usize];
-        let node = entry.node as usize;
-        entry.in_service = false;
-        self.nics[node].pu_taken -= 1;
-        if entry.alive {
-            self.make_runnable(qp);
-        } else {
-            self.recycle_qp(qp);
-        }
-        self.dispatch(node);
+    pub(super) fn on_unit_free(&mut self, node: u32) -> Option<Step> {
+        self.dispatch(node as usize);
         None
     }
 
-    /// Sends the next packet of a QP's first request: the unit is taken until the port has begun with it.
-    fn send_packet(&mut self, qp: u32) {
+    /// Sends the next packet of a QP's first request. Returns up to when that takes the unit: until the port has begun with it.
+    fn send_packet(&mut self, qp: u32) -> Ps {
         let entry = &mut self.qps[qp as usize];
         entry.in_ring = false;
         let (id, node, peer) = (entry.head, entry.node as usize, entry.peer as usize);
         if id == NONE || entry.fetched == 0 {
             // Flushed while it waited.
             self.recycle_qp(qp);
-            return;
+            return self.now;
         }
-        entry.in_service = true;
         let (now, transport, cq, fetched_at) = (self.now, entry.transport, entry.cq, entry.fetched_at);
         let wr = &self.wrs[id as usize];
         let (op, first, sent, local, held) = (wr.op, wr.sent == 0, wr.sent, wr.local, wr.held);
+        let wqe = wr.wqe;
         let payload = if op.reads() { 0 } else { u64::from(wr.bytes - wr.sent).min(self.hw.mtu) };
         let last = op.reads() || u64::from(wr.sent) + payload >= u64::from(wr.bytes);
-        let (fetch, sges, seq) = (payload > 0 && !wr.inline, u64::from(wr.sges.max(1)), wr.seq);
+        let (fetch, sges) = (payload > 0 && !wr.inline, u64::from(wr.sges.max(1)));
 
         let mut context = 0;
         if first {
             let nic = &mut self.nics[node];
-            if held && !nic.wqe.touch(u64::from(qp) << 32 | u64::from(seq)) {
+            if held && !nic.wqe.find(wqe) {
                 context = self.hw.wqe_miss;
             }
             if !nic.qpc.touch(u64::from(qp)) {
@@ -192,7 +207,10 @@ impl Model {
         // A receiver that cannot keep up pauses the link.
         let paused = self.nics[peer].rx.full_until().saturating_sub(hw.rx_buffer);
         let nic = &mut self.nics[node];
-        let arrived = (out + hw.delay).max(paused);
+        // Packets of a message leave and arrive in order.
+        let before = if first { 0 } else { self.wrs[id as usize].mark };
+        let out = out.max(if op.answered(transport) { 0 } else { before });
+        let arrived = (out + hw.delay).max(paused).max(before);
         // The unit keeps the packet until it is on its way: how long the packet waits, the unit waits.
         let waited = (arrived - hw.delay).saturating_sub(ready + hw.tx_latency + packet);
         let taken = match (first, op.reads()) {
@@ -201,11 +219,9 @@ impl Model {
             (false, _) => hw.pu_packet,
         };
         let free = (now + taken).max(piped + waited);
-        nic.pu_taken += 1;
-        nic.pu_busy += free - now;
         nic.packets += 1;
         nic.bytes += payload;
-        self.wheel.push(free, Event { kind: Kind::SendDone, a: qp, b: 0 });
+        self.qps[qp as usize].busy_until = free;
 
         let wr = &mut self.wrs[id as usize];
         if first {
@@ -219,20 +235,17 @@ impl Model {
         wr.lap(Stage::Payload, ready);
         wr.lap(Stage::Send, ready + self.hw.tx_latency);
         // Without an answer the request is done when it has left.
-        wr.lap(Stage::Wire, if transport == Transport::Rc { arrived } else { out });
+        wr.lap(Stage::Wire, if op.answered(transport) { arrived } else { out });
         wr.sent += payload as u32;
         if !last {
             // The responder takes it in as it comes; only the last packet is worth an event.
             let far = &mut self.nics[peer];
             let taken_in = far.rx.reserve(now, arrived, self.hw.rx_message);
             far.up.reserve(now, taken_in, self.hw.dma_write(payload));
-            return;
+            return free;
         }
         let entry = &mut self.qps[qp as usize];
         entry.head = wr.next;
-        if entry.head == NONE {
-            entry.tail = NONE;
-        }
         entry.fetched -= 1;
         entry.unsent -= 1;
         let fetch_more = entry.fetched == 0 && entry.unfetched > 0;
@@ -241,7 +254,7 @@ impl Model {
             entry.not_before = now + self.hw.read_gap;
         }
         self.wheel.push(arrived, Event { kind: Kind::Arrive, a: id, b: 0 });
-        if transport != Transport::Rc {
+        if !op.answered(transport) {
             // Nobody will answer: done once it has left.
             self.wrs[id as usize].refs += 1;
             self.retire(id, cq, out, false);
@@ -249,5 +262,6 @@ impl Model {
         if fetch_more {
             self.start_fetch(qp);
         }
+        free
     }
 }

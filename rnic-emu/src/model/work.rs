@@ -64,6 +64,11 @@ impl Op {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
+    /// True when the responder sends something back. (READs are defined on RC alone; elsewhere they are treated alike.)
+    pub fn answered(self, transport: Transport) -> bool {
+        transport == Transport::Rc || self.reads()
+    }
+
     /// True when the responder's program gets a completion of its own.
     pub fn consumes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)

@@ -43,6 +43,9 @@ struct Run<'a> {
     free: Vec<u32>,
     list: Vec<Request>,
     cursor: u64,
+    /// Distance of neighbouring places, and how many there are in a region.
+    step: u64,
+    room: u64,
     poll: Ps,
     pickup: Ps,
     wakeup: Ps,
@@ -57,6 +60,7 @@ pub fn drive(profile: &Profile, spec: &LoadSpec) -> Result<Outcome, SpecError> {
     spec.check()?;
     let setup = Setup::new(profile, spec);
     let crowd = setup.crowd;
+    let step = u64::from(spec.bytes).next_multiple_of(8).max(8);
     let ns = |key| from_ns(profile.get(key) * crowd);
     let nodes = f64::from(setup.sources);
     let units = profile.get(Key::PuCount);
@@ -66,6 +70,8 @@ pub fn drive(profile: &Profile, spec: &LoadSpec) -> Result<Outcome, SpecError> {
         free: Vec::new(),
         list: Vec::with_capacity(spec.list as usize),
         cursor: 0,
+        step,
+        room: (setup.region_bytes / step).max(1),
         poll: ns(Key::HostPoll),
         pickup: ns(Key::HostEmptyPoll) / 2,
         wakeup: from_ns(profile.get(Key::EventInterrupt) + profile.get(Key::EventWakeup)),
@@ -221,9 +227,14 @@ impl Run<'_> {
 
     /// A waiting thread learns that there is something for it.
     fn notice(&mut self, thread: u32, at: Ps) {
-        let asleep = self.spec.waiting == Waiting::Event && self.s.threads[thread as usize].free_at <= at;
-        let after = if asleep { self.wakeup } else { self.pickup };
-        self.schedule(thread, at + after);
+        let t = &self.s.threads[thread as usize];
+        let waiting = !t.scheduled && t.free_at <= at;
+        match self.spec.waiting {
+            Waiting::Event if waiting => self.schedule(thread, at + self.wakeup),
+            // A thread that polls sees it half a poll later: no event is worth that.
+            Waiting::Poll if waiting => self.turn(thread, at + self.pickup),
+            _ => self.schedule(thread, at + self.pickup),
+        }
     }
 
     /// A payload is visible at the other side: a request for a server, or its answer.
@@ -412,8 +423,7 @@ impl Run<'_> {
         } else {
             regions[0]
         };
-        let step = u64::from(self.spec.bytes).next_multiple_of(8).max(8);
-        let room = (self.s.region_bytes / step).max(1);
+        let (step, room) = (self.step, self.room);
         let offset = match memory.pattern {
             Pattern::Fixed => 0,
             Pattern::Random => self.rng.below(room) * step,

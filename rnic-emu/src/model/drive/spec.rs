@@ -224,6 +224,12 @@ pub struct SpecError {
 const MOST: u32 = 4_000_000;
 
 impl LoadSpec {
+    /// The closed loop behind the multi-QP figures that the profile `article` reproduces: one thread, eleven requests
+    /// outstanding, each on one of the QPs at random.
+    pub fn article(qps: u32) -> Self {
+        Self { qps, outstanding: 11, pick: Pick::Random, bytes: 64, measure: 20_000, ..Self::default() }
+    }
+
     /// QPs of each initiating node.
     pub fn qps_per_node(&self) -> u32 {
         if self.qps == 0 { self.threads } else { self.qps }

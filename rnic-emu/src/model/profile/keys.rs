@@ -68,7 +68,6 @@ keys! {
     CqContextBytes, "cq.context", "B", 1.0, 65536.0, true, "Context memory of a CQ (its ring lies in host memory).";
     WqePrefetch, "wqe.prefetch", "", 1.0, 1024.0, true, "WQEs brought in by one DMA read when a list was posted.";
     WqeEntries, "wqe.entries", "", 0.0, 1e9, true, "WQEs of outstanding requests the NIC can keep; needed again when the answer comes.";
-    WqeWays, "wqe.ways", "", 1.0, 4096.0, true, "Associativity of that cache.";
     WqeMiss, "wqe.miss", "ns", 0.0, 1e6, false, "Latency of fetching a WQE again.";
     QpcEntries, "qpc.entries", "", 0.0, 1e9, true, "QP contexts the NIC can keep for sending: requests and READ responses.";
     QpcWays, "qpc.ways", "", 1.0, 4096.0, true, "Associativity of that cache.";

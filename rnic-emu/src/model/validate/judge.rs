@@ -79,7 +79,9 @@ pub fn judge(series: &Series, profile: &Profile) -> Judged {
             let region = Region { bytes: u64::from(point.load.bytes), page: point.load.memory.page };
             let mut modelled = match series.metric {
                 // A load that parsed was checked, so it can be run.
-                Metric::Mops | Metric::Relative => drive(profile, &point.load).map_or(f64::NAN, |o| o.ops_per_s / 1e6),
+                Metric::Mops | Metric::Relative => {
+                    drive(profile, &point.load).map_or(f64::NAN, |o| o.ops_per_s / 1e6)
+                }
                 Metric::LatencyUs => {
                     drive(profile, &point.load).map_or(f64::NAN, |o| o.latency_ns.mean / 1e3)
                 }

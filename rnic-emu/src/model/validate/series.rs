@@ -159,6 +159,7 @@ pub fn builtin() -> Result<Vec<Series>, SeriesError> {
         ("cx3.toml", include_str!("../../../validation/cx3.toml")),
         ("cx5.toml", include_str!("../../../validation/cx5.toml")),
         ("cx6.toml", include_str!("../../../validation/cx6.toml")),
+        ("article.toml", include_str!("../../../validation/article.toml")),
         ("controls.toml", include_str!("../../../validation/controls.toml")),
     ];
     let mut all = Vec::new();
