@@ -57,12 +57,12 @@ impl Announced {
     const EPOCHS: u32 = 1 << 11;
 
     fn pack(self) -> u32 {
-        self.count - 1 | (self.epoch % Self::EPOCHS) << 20 | u32::from(self.along) << 31
+        (self.count - 1) | ((self.epoch % Self::EPOCHS) << 20) | (u32::from(self.along) << 31)
     }
 
     pub fn unpack(packed: u32) -> Self {
         let count = (packed & (Self::MOST as u32 - 1)) + 1;
-        Self { count, epoch: packed >> 20 & (Self::EPOCHS - 1), along: packed >> 31 != 0 }
+        Self { count, epoch: (packed >> 20) & (Self::EPOCHS - 1), along: packed >> 31 != 0 }
     }
 
     /// True when what it announces has not been flushed since.

@@ -50,12 +50,11 @@ impl Model {
         let entry = &mut self.qps[qp as usize];
         entry.fetched += count;
         entry.at_nic += count;
-        let mut number = self.nics[entry.node as usize].wqe.arrive(u64::from(count));
+        let first = self.nics[entry.node as usize].wqe.arrive(u64::from(count));
         let mut wr = entry.newcomer;
-        for _ in 0..count {
+        for number in first..first + u64::from(count) {
             let Some(record) = self.wrs.get_mut(wr as usize) else { break };
             record.wqe = number;
-            number += 1;
             wr = record.next;
         }
         entry.newcomer = wr;
