@@ -102,11 +102,14 @@ fn write_text(diff: &Diff, all: bool, width: usize, out: &mut dyn Write) -> io::
     for note in &diff.notes {
         writeln!(out, "note: {note}")?;
     }
-    let hidden = |m: &&Metric| all || !matches!(m.outcome, Outcome::Same | Outcome::TooFew);
+    if diff.metrics.is_empty() {
+        return writeln!(out, "No process is in both recordings: there is nothing to compare.");
+    }
+    let listed = |m: &&Metric| all || !matches!(m.outcome, Outcome::Same | Outcome::TooFew);
     let rows: Vec<Vec<String>> = diff
         .metrics
         .iter()
-        .filter(hidden)
+        .filter(listed)
         .map(|m| {
             let outcome = match m.outcome {
                 Outcome::Worse => "worse",
