@@ -9,6 +9,8 @@
 //! checked, indices are bounded, and payload is only ever copied where a memory key allows.
 
 pub mod helper;
+#[cfg(test)]
+mod hostile;
 pub mod in_link;
 pub mod links;
 pub mod memory;
