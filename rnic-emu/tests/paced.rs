@@ -8,7 +8,7 @@ use kit::{Link, Options, pair, remote, request};
 use rnic_emu::abi::consts::*;
 use rnic_emu::device::speed::Speed;
 use rnic_emu::model::{Model, NodeId, Profile, Request, Transport};
-use rnic_emu::stats::{self, ProcessCounter};
+use rnic_emu::stats::{self, ModelCounter, ProcessCounter};
 use std::time::{Duration, Instant};
 
 /// Modelled time of one 8-byte inline WRITE on an idle NIC, as real time at `speed`.
@@ -80,5 +80,8 @@ fn completions_take_the_modelled_time_and_everything_else_stays_as_it_was() {
     let got: Vec<_> = (0..3).map(|_| a.sent().status).collect();
     assert_eq!(got, [IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WC_WR_FLUSH_ERR]);
     let counts = stats::read(std::process::id()).expect("own counters");
-    assert!(counts.process(ProcessCounter::PacedCompletions) >= 13);
+    let completed = counts.process(ProcessCounter::PacedCompletions);
+    assert!(completed >= 13);
+    assert_eq!(counts.model(ModelCounter::Completed), completed);
+    assert!(counts.model(ModelCounter::MttLookups) > 0 && counts.model(ModelCounter::StageWire) > 0);
 }

@@ -166,3 +166,77 @@ counters! {
         PacedLagMaxNs = "paced_lag_max_ns",
     }
 }
+
+counters! {
+    /// What the timing model counts, over both NICs it has; all 0 without a profile. Times are modelled picoseconds.
+    ModelCounter {
+        /// Requests handed to the model.
+        Posted = "posted",
+        /// Requests it completed.
+        Completed = "completed",
+        /// Packets sent.
+        Packets = "packets",
+        /// Doorbells rung.
+        Doorbells = "doorbells",
+        /// Lookups of QP contexts for sending.
+        QpcLookups = "qpc_lookups",
+        /// Of them, hits.
+        QpcHits = "qpc_hits",
+        /// Lookups of QP contexts for receiving.
+        RxcLookups = "rxc_lookups",
+        /// Of them, hits.
+        RxcHits = "rxc_hits",
+        /// Lookups of CQ contexts.
+        CqcLookups = "cqc_lookups",
+        /// Of them, hits.
+        CqcHits = "cqc_hits",
+        /// Lookups of WQEs of outstanding requests.
+        WqeLookups = "wqe_lookups",
+        /// Of them, hits.
+        WqeHits = "wqe_hits",
+        /// Lookups of memory keys.
+        MptLookups = "mpt_lookups",
+        /// Of them, hits.
+        MptHits = "mpt_hits",
+        /// Lookups of page translations.
+        MttLookups = "mtt_lookups",
+        /// Of them, hits.
+        MttHits = "mtt_hits",
+        /// Time the processing units were taken, summed over them.
+        PuBusy = "pu_busy_ps",
+        /// Time the send pipelines were taken.
+        TxBusy = "tx_busy_ps",
+        /// Time the receive pipelines were taken.
+        RxBusy = "rx_busy_ps",
+        /// Time the ports were sending.
+        PortBusy = "port_busy_ps",
+        /// Time PCIe towards the host was taken.
+        PcieUpBusy = "pcie_up_busy_ps",
+        /// Time PCIe from the host was taken.
+        PcieDownBusy = "pcie_down_busy_ps",
+        /// Modelled time passed.
+        Now = "now_ps",
+        /// Completed requests' time in the stage of this name (see `model::Stage`), and so on to the last.
+        StageDoorbell = "stage_doorbell_ps",
+        /// See above.
+        StageWqeFetch = "stage_wqe_fetch_ps",
+        /// See above.
+        StageQueue = "stage_queue_ps",
+        /// See above.
+        StageSend = "stage_send_ps",
+        /// See above.
+        StagePayload = "stage_payload_ps",
+        /// See above.
+        StageWire = "stage_wire_ps",
+        /// See above.
+        StageRespond = "stage_respond_ps",
+        /// See above.
+        StageReturn = "stage_return_ps",
+        /// See above.
+        StageComplete = "stage_complete_ps",
+        /// See above.
+        StageContextMiss = "stage_context_miss_ps",
+        /// See above.
+        StageTranslationMiss = "stage_translation_miss_ps",
+    }
+}

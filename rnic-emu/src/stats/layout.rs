@@ -1,6 +1,6 @@
 //! Layout of the counter file: a header of 64-bit words, then QP records, then CQ records.
 
-use super::counters::{CqCounter, ProcessCounter, QpCounter};
+use super::counters::{CqCounter, ModelCounter, ProcessCounter, QpCounter};
 
 /// Name of the memory file, as `/proc/PID/fd` shows it: `/memfd:rnic-emu-stats (deleted)`.
 pub const FILE_NAME: &str = "rnic-emu-stats";
@@ -8,7 +8,7 @@ pub(super) const FILE_NAME_C: &std::ffi::CStr = c"rnic-emu-stats";
 /// "RNICEMUS" in memory order.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"RNICEMUS");
 /// Raised with every change of this file's format.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// QP records, one per QP number a process can use.
 pub const MAX_QPS: usize = 1 << 16;
 /// CQ records.
@@ -32,9 +32,12 @@ pub(super) mod word {
     /// Per device, the counters of QPs that are gone.
     pub const CLOSED_QPS: usize = PROCESS + 64;
     pub const CLOSED_CQS: usize = CLOSED_QPS + MAX_DEVICES * 64;
-    pub const END: usize = CLOSED_CQS + 64;
+    /// What the timing model counts.
+    pub const MODEL: usize = CLOSED_CQS + 64;
+    pub const END: usize = MODEL + 64;
 
     const _: () = assert!(ProcessCounter::COUNT <= 64 && QpCounter::COUNT <= 64 && CqCounter::COUNT <= 16);
+    const _: () = assert!(ModelCounter::COUNT <= 64);
 }
 
 pub(super) mod record {

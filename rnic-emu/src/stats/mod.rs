@@ -9,7 +9,7 @@ mod layout;
 mod reader;
 mod writer;
 
-pub use counters::{CqCounter, ProcessCounter, QpCounter};
+pub use counters::{CqCounter, ModelCounter, ProcessCounter, QpCounter};
 pub use layout::{FILE_NAME, MAX_CQS, MAX_DEVICES, MAX_QPS, VERSION};
 pub use reader::{CqSnapshot, QpSnapshot, ReadError, Snapshot, read};
 pub use writer::{CqStats, QpStats, StatsFile};

@@ -1,6 +1,6 @@
 //! Reading another process' counters while it runs.
 
-use super::counters::{CqCounter, ProcessCounter, QpCounter};
+use super::counters::{CqCounter, ModelCounter, ProcessCounter, QpCounter};
 use super::layout::*;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -78,6 +78,7 @@ pub struct Snapshot {
     /// CQs alive.
     pub cqs: Vec<CqSnapshot>,
     process: [u64; ProcessCounter::COUNT],
+    model: [u64; ModelCounter::COUNT],
     closed_qps: [u64; QpCounter::COUNT],
     closed_cqs: [u64; CqCounter::COUNT],
 }
@@ -100,6 +101,11 @@ impl Snapshot {
     /// A counter of the process.
     pub fn process(&self, counter: ProcessCounter) -> u64 {
         self.process[counter as usize]
+    }
+
+    /// A counter of the timing model; all are 0 where none is at work.
+    pub fn model(&self, counter: ModelCounter) -> u64 {
+        self.model[counter as usize]
     }
 
     /// A QP counter summed over every QP of the process, living and gone.
@@ -178,6 +184,7 @@ fn build(pid: u32, header: &[u64], qps: &[u64], cqs: &[u64]) -> Snapshot {
         qps: qps.chunks_exact(QP_WORDS).filter(|r| r[record::LIVE] != 0).map(qp).collect(),
         cqs: cqs.chunks_exact(CQ_WORDS).filter(|r| r[record::LIVE] != 0).map(cq).collect(),
         process: take(&header[word::PROCESS..]),
+        model: take(&header[word::MODEL..]),
         closed_qps,
         closed_cqs: take(&header[word::CLOSED_CQS..]),
     }

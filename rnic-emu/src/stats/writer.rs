@@ -1,6 +1,6 @@
 //! The device's side of the counter file.
 
-use super::counters::{CqCounter, ProcessCounter, QpCounter};
+use super::counters::{CqCounter, ModelCounter, ProcessCounter, QpCounter};
 use super::layout::*;
 use crate::sys::memfd::{self, Shared};
 use std::io;
@@ -51,6 +51,11 @@ impl StatsFile {
     /// Raises a counter of the process to at least `n`.
     pub fn max(&self, counter: ProcessCounter, n: u64) {
         self.word(word::PROCESS + counter as usize).fetch_max(n, Relaxed);
+    }
+
+    /// Publishes what the timing model has counted so far.
+    pub fn set_model(&self, counter: ModelCounter, n: u64) {
+        self.word(word::MODEL + counter as usize).store(n, Relaxed);
     }
 
     /// The record of QP index `index`, to be written under that QP's locks.

@@ -9,6 +9,7 @@
 //! one. A QP facing another process has that process' NIC as a shadow: each process models what it sends.
 
 mod gate;
+mod publish;
 mod registration;
 
 pub use gate::{COMPLETE, DELIVER};
@@ -32,6 +33,8 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// A completion this late, in real nanoseconds, counts as late: the machine did not keep up.
 const LATE_NS: u64 = 200_000;
+/// How often the model's counters are published while it is busy.
+const PUBLISH_NS: u64 = 5_000_000;
 /// Most events handled in one go, so that nobody waits for the lock for long.
 const BATCH: usize = 256;
 
@@ -50,6 +53,8 @@ struct State {
     cqs: HashMap<(u32, u16), CqId>,
     regions: HashMap<u32, [MrId; 2]>,
     list: Vec<Request>,
+    /// Real time the counters were last published.
+    published_ns: u64,
 }
 
 /// A QP as the model knows it.
@@ -67,6 +72,7 @@ impl Pacer {
             cqs: HashMap::new(),
             regions: HashMap::new(),
             list: Vec::new(),
+            published_ns: 0,
         };
         Self {
             state: Lock::new(state),
@@ -141,6 +147,11 @@ impl Pacer {
             n += 1;
         }
         self.announce(&mut state);
+        // When nothing more is due, what was counted must not stay unpublished.
+        if now >= state.published_ns + PUBLISH_NS || self.next_due() == u64::MAX {
+            state.published_ns = now;
+            publish::publish(&state.model, process.stats);
+        }
         drop(state);
         for step in steps[..n].iter().flatten() {
             self.open(process, step, now);
