@@ -10,7 +10,7 @@ use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{Cq, Object, Qp, RecvWr, SendWr, Wc};
 use crate::contexts::{self, Call};
-use crate::digest::Digest;
+use crate::digest::{Digest, OPCODES, place_of};
 use crate::sites;
 use crate::thread::{self, Entry};
 
@@ -45,7 +45,7 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
             return libc::ENOSYS;
         };
         let Some(entry) = entry else { return call(object, wr, bad) };
-        let digest = Digest::of_send(wr, entry.signal_all);
+        let digest = Digest::of_send(wr, entry.signal_all, |place| entry.add(qp::OPCODES + place, 1));
         if thread::fires() {
             let flags = digest.flags(Queue::Send, false);
             sites::verbs_tap_posted(
@@ -81,14 +81,22 @@ unsafe fn post_send_failed(
     result: c_int,
 ) {
     // A provider that names no work request has refused the call before looking at any.
-    let rest = if bad == unwritten() || bad == wr {
-        *digest
-    } else {
-        // SAFETY: the part that was not posted is the caller's still.
-        unsafe { Digest::of_send(bad, entry.signal_all) }
-    };
+    let from = if bad == unwritten() { wr } else { bad };
+    let mut others = [0_u64; OPCODES];
+    // SAFETY: the part that was not posted is the caller's still.
+    let rest = unsafe { Digest::of_send(from, entry.signal_all, |place| others[place] += 1) };
+    others[place_of(rest.first)] += rest.of_first;
+    let mut posted = digest.without(&rest);
+    // Opcodes other than the first one's were counted while walking.
+    for (place, count) in others.into_iter().enumerate().filter(|(_, count)| *count != 0) {
+        if place == place_of(digest.first) {
+            posted.of_first = digest.of_first.saturating_sub(count);
+        } else {
+            entry.add(qp::OPCODES + place, count.wrapping_neg());
+        }
+    }
     entry.add(qp::POST_FAILED, 1);
-    count_posted(entry, &digest.without(&rest), false);
+    count_posted(entry, &posted, false);
     if thread::fires() {
         let flags = rest.flags(Queue::Send, false);
         let errno = u64::from(result.unsigned_abs());
@@ -112,7 +120,7 @@ pub fn count_posted(entry: &Entry, digest: &Digest, follow_runs: bool) {
     if digest.cut {
         entry.add(qp::CUT, 1);
     }
-    digest.each_opcode(|place, count| entry.add(qp::OPCODES + place, count));
+    entry.add(qp::OPCODES + place_of(digest.first), digest.of_first);
     if follow_runs && digest.signalled != digest.wrs {
         follow_run(entry, digest);
     } else if digest.signalled != 0 {

@@ -14,13 +14,16 @@ const LONGEST_CHAIN: u64 = 1 << 20;
 const MOST_SGES: i32 = 512;
 
 /// Opcodes counted apart; further ones share the last place.
-const OPCODES: usize = 16;
+pub const OPCODES: usize = 16;
 
-fn place_of(op: u32) -> usize {
+/// Place of an opcode among the counters of opcodes.
+#[inline(always)]
+pub fn place_of(op: u32) -> usize {
     usize::try_from(op).unwrap_or(OPCODES).min(OPCODES - 1)
 }
 
-/// Sums over a chain.
+/// Sums over a chain. Plain numbers, so that they stay in registers: whoever walks counts the opcodes that are not the
+/// first one's himself.
 #[derive(Clone, Copy, Default)]
 pub struct Digest {
     pub wrs: u64,
@@ -29,12 +32,10 @@ pub struct Digest {
     pub bytes: u64,
     pub sges: u64,
     /// Opcode of the first send work request, and how many have it.
-    first: u32,
-    of_first: u64,
-    /// How many have each other opcode. Absent in most chains: an array to clear and to walk costs as much as the rest
-    /// of the tap.
-    others: Option<[u32; OPCODES]>,
-    /// Work requests before the first signalled one, after the last, and the most between two.
+    pub first: u32,
+    pub of_first: u64,
+    /// Bit n set where an opcode of place n occurs.
+    mask: u16,
     pub run: Runs,
     pub cut: bool,
 }
@@ -48,17 +49,18 @@ pub struct Runs {
 }
 
 impl Digest {
-    /// Adds one send work request.
+    /// Adds one send work request; `other` counts its opcode if that is not the first one's.
     #[inline(always)]
-    pub fn send(&mut self, op: u32, signalled: bool, inline: bool) {
+    pub fn send(&mut self, op: u32, signalled: bool, inline: bool, other: impl FnOnce(usize)) {
         if self.wrs == 0 {
             self.first = op;
         }
         if op == self.first {
             self.of_first += 1;
         } else {
-            self.other(op);
+            other(place_of(op));
         }
+        self.mask |= 1 << place_of(op);
         self.wrs += 1;
         self.signalled += u64::from(signalled);
         self.inline += u64::from(inline);
@@ -73,33 +75,12 @@ impl Digest {
         }
     }
 
-    #[cold]
-    fn other(&mut self, op: u32) {
-        let others = self.others.get_or_insert_default();
-        if let Some(count) = others.get_mut(place_of(op)) {
-            *count = count.wrapping_add(1);
-        }
-    }
-
-    /// Calls `add` with each opcode's place and count.
-    #[inline(always)]
-    pub fn each_opcode(&self, mut add: impl FnMut(usize, u64)) {
-        if self.of_first != 0 {
-            add(place_of(self.first), self.of_first);
-        }
-        if let Some(others) = &self.others {
-            for (place, count) in others.iter().enumerate().filter(|(_, count)| **count != 0) {
-                add(place, u64::from(*count));
-            }
-        }
-    }
-
     /// The chain of `ibv_post_send`, `signal_all` as the QP was made.
     ///
     /// # Safety
     /// `wr` is null or a chain that the program passed to `ibv_post_send`.
     #[inline(always)]
-    pub unsafe fn of_send(mut wr: *const SendWr, signal_all: bool) -> Self {
+    pub unsafe fn of_send(mut wr: *const SendWr, signal_all: bool, mut other: impl FnMut(usize)) -> Self {
         let mut digest = Self::default();
         while !wr.is_null() {
             if digest.wrs == LONGEST_CHAIN {
@@ -109,7 +90,7 @@ impl Digest {
             // SAFETY: a work request of the chain.
             let this = unsafe { &*wr };
             let signalled = signal_all || this.send_flags & abi::SEND_SIGNALED != 0;
-            digest.send(this.opcode, signalled, this.send_flags & abi::SEND_INLINE != 0);
+            digest.send(this.opcode, signalled, this.send_flags & abi::SEND_INLINE != 0, &mut other);
             // These two carry no list, and programs leave the fields unset.
             if !matches!(this.opcode, opcode::LOCAL_INV | opcode::BIND_MW) {
                 // SAFETY: the list of a work request of the chain.
@@ -158,7 +139,7 @@ impl Digest {
         self.sges += u64::from(count.unsigned_abs());
     }
 
-    /// What is left when `rest` was not posted.
+    /// What is left when `rest` was not posted; opcodes are the caller's to correct.
     pub fn without(&self, rest: &Self) -> Self {
         let mut left = *self;
         left.wrs = self.wrs.saturating_sub(rest.wrs);
@@ -166,22 +147,13 @@ impl Digest {
         left.inline = self.inline.saturating_sub(rest.inline);
         left.bytes = self.bytes.saturating_sub(rest.bytes);
         left.sges = self.sges.saturating_sub(rest.sges);
-        rest.each_opcode(|place, count| {
-            if place == place_of(left.first) && left.of_first >= count {
-                left.of_first -= count;
-            } else if let Some(of_other) = left.others.as_mut().and_then(|o| o.get_mut(place)) {
-                *of_other = of_other.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
-            }
-        });
         left.cut |= rest.cut;
         left
     }
 
     /// As a probe site passes it.
     pub fn flags(&self, queue: Queue, extended: bool) -> Flags {
-        let mut opcodes = 0_u16;
-        self.each_opcode(|place, _| opcodes |= 1 << place);
-        Flags::pack(self.signalled, self.inline, opcodes, queue, extended)
+        Flags::pack(self.signalled, self.inline, self.mask, queue, extended)
     }
 }
 
@@ -220,17 +192,15 @@ mod tests {
             write(&mut list, 0),
         ];
         // SAFETY: a chain of ours.
-        let digest = unsafe { Digest::of_send(chain(&mut wrs), false) };
+        let digest = unsafe { Digest::of_send(chain(&mut wrs), false, |_| {}) };
         assert_eq!(
             (digest.wrs, digest.signalled, digest.inline, digest.bytes, digest.sges),
             (4, 1, 1, 512, 8)
         );
         assert_eq!((digest.run.first, digest.run.longest, digest.run.last), (2, 2, 1));
-        let mut counts = Vec::new();
-        digest.each_opcode(|place, count| counts.push((place, count)));
-        assert_eq!(counts, [(0, 4)]);
+        assert_eq!((digest.first, digest.of_first), (opcode::RDMA_WRITE, 4));
         // SAFETY: the same chain.
-        let all = unsafe { Digest::of_send(wrs.as_ptr(), true) };
+        let all = unsafe { Digest::of_send(wrs.as_ptr(), true, |_| {}) };
         assert_eq!((all.signalled, all.run.longest), (4, 0));
     }
 
@@ -239,31 +209,22 @@ mod tests {
         let mut list = [Sge { addr: 0, length: 8, lkey: 0 }];
         let mut wrs = [write(&mut list, 0), write(&mut list, abi::SEND_SIGNALED), write(&mut list, 0)];
         // SAFETY: chains of ours.
-        let (whole, rest) =
-            unsafe { (Digest::of_send(chain(&mut wrs), false), Digest::of_send(&wrs[1], false)) };
+        let (whole, rest) = unsafe {
+            (Digest::of_send(chain(&mut wrs), false, |_| {}), Digest::of_send(&wrs[1], false, |_| {}))
+        };
         let posted = whole.without(&rest);
         assert_eq!((posted.wrs, posted.signalled, posted.bytes), (1, 0, 8));
     }
 
     #[test]
-    fn opcodes_are_counted_apart_and_subtracted_apart() {
-        let opcodes =
-            [opcode::SEND, opcode::RDMA_READ, opcode::SEND, opcode::RDMA_READ, 99, opcode::RDMA_READ];
-        let count = |ops: &[u32]| {
-            let mut digest = Digest::default();
-            ops.iter().for_each(|op| digest.send(*op, false, false));
-            digest
-        };
-        let counts = |digest: &Digest| {
-            let mut counts = Vec::new();
-            digest.each_opcode(|place, count| counts.push((place, count)));
-            counts
-        };
-        let whole = count(&opcodes);
-        assert_eq!(counts(&whole), [(2, 2), (4, 3), (15, 1)]);
-        assert_eq!(counts(&whole.without(&count(&opcodes[3..]))), [(2, 2), (4, 1)]);
-        assert_eq!(counts(&whole.without(&whole)), []);
-        assert_eq!(whole.flags(Queue::Send, false).opcodes(), 1 << 2 | 1 << 4 | 1 << 15);
+    fn opcodes_other_than_the_first_are_told_apart() {
+        let mut digest = Digest::default();
+        let mut others = [0; OPCODES];
+        for op in [opcode::SEND, opcode::RDMA_READ, opcode::SEND, opcode::RDMA_READ, 99, opcode::RDMA_READ] {
+            digest.send(op, false, false, |place| others[place] += 1);
+        }
+        assert_eq!((digest.first, digest.of_first, others[4], others[15]), (opcode::SEND, 2, 3, 1));
+        assert_eq!(digest.flags(Queue::Send, false).opcodes(), 1 << 2 | 1 << 4 | 1 << 15);
     }
 
     #[test]
@@ -272,17 +233,17 @@ mod tests {
         wr.num_sge = 3;
         wr.sg_list = ptr::null_mut();
         // SAFETY: null lists are not read.
-        assert_eq!(unsafe { Digest::of_send(&wr, false) }.bytes, 0);
+        assert_eq!(unsafe { Digest::of_send(&wr, false, |_| {}) }.bytes, 0);
         wr.sg_list = ptr::dangling_mut();
         for count in [-1, 513, i32::MIN, i32::MAX] {
             wr.num_sge = count;
             // SAFETY: counts out of range are not read.
-            assert_eq!(unsafe { Digest::of_send(&wr, false) }.sges, 0);
+            assert_eq!(unsafe { Digest::of_send(&wr, false, |_| {}) }.sges, 0);
         }
         wr.num_sge = 1;
         wr.opcode = opcode::LOCAL_INV;
         // SAFETY: this opcode has no list.
-        assert_eq!(unsafe { Digest::of_send(&wr, false) }.sges, 0);
+        assert_eq!(unsafe { Digest::of_send(&wr, false, |_| {}) }.sges, 0);
     }
 
     #[test]
@@ -290,7 +251,7 @@ mod tests {
         let mut wr = write(&mut [], 0);
         wr.next = &mut wr;
         // SAFETY: a chain of one, for ever.
-        let digest = unsafe { Digest::of_send(&wr, false) };
+        let digest = unsafe { Digest::of_send(&wr, false, |_| {}) };
         assert!(digest.cut && digest.wrs == LONGEST_CHAIN);
     }
 }

@@ -13,7 +13,7 @@ use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{self, CqEx, DataBuf, QpEx, Sge, opcode, wr};
 use crate::classic::{count_posted, count_status};
-use crate::digest::Digest;
+use crate::digest::{Digest, OPCODES};
 use crate::objects;
 use crate::shared;
 use crate::sites;
@@ -33,6 +33,8 @@ pub struct Extended {
 #[derive(Default)]
 struct Batch {
     digest: Digest,
+    /// Opcodes other than that of the batch's first work request.
+    others: [u32; OPCODES],
     /// Completion entries walked since `start_poll`.
     polled: u64,
 }
@@ -170,7 +172,8 @@ macro_rules! builder {
                 let Some(here) = here(ex as usize, kind::QP) else { return };
                 let signal_all = here.entry.as_ref().is_some_and(|e| e.signal_all);
                 let signalled = signal_all || (*ex).wr_flags & abi::SEND_SIGNALED != 0;
-                here.batch().digest.send($opcode, signalled, false);
+                let Batch { digest, others, .. } = here.batch();
+                digest.send($opcode, signalled, false, |place| others[place] = others[place].wrapping_add(1));
                 pass!(here, $place, fn(*mut QpEx $(, $kind)*), (ex $(, $argument)*));
             }
         }
@@ -241,7 +244,11 @@ unsafe extern "C-unwind" fn wr_start(ex: *mut QpEx) {
     unsafe {
         let Some(here) = here(ex as usize, kind::QP) else { return };
         pass!(here, wr::START, fn(*mut QpEx), (ex));
-        here.batch().digest = Digest::default();
+        let batch = here.batch();
+        if batch.digest.of_first != batch.digest.wrs {
+            batch.others = [0; OPCODES];
+        }
+        batch.digest = Digest::default();
     }
 }
 
@@ -250,7 +257,9 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
     // may begin the next one at once.
     unsafe {
         let Some(here) = here(ex as usize, kind::QP) else { return libc::ENOSYS };
-        let digest = here.batch().digest;
+        let Batch { digest, others, .. } = here.batch();
+        let digest = *digest;
+        let others = (digest.of_first != digest.wrs).then_some(*others);
         let fires = thread::fires();
         let flags = digest.flags(Queue::Send, true);
         if fires {
@@ -260,6 +269,9 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
         if let Some(entry) = here.entry {
             if result == 0 {
                 count_posted(&entry, &digest, true);
+                for (place, count) in others.iter().flatten().enumerate().filter(|(_, count)| **count != 0) {
+                    entry.add(qp::OPCODES + place, u64::from(*count));
+                }
             } else {
                 // The whole batch is refused or accepted.
                 entry.add(qp::POST_FAILED, 1);

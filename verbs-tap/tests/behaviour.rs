@@ -72,6 +72,20 @@ fn only_work_requests_before_the_bad_one_count() {
 }
 
 #[test]
+fn opcodes_of_what_was_not_posted_do_not_count() {
+    let context = tapped();
+    let qp = qp(context, 25);
+    let (mut wrs, _sge) = chain(6, 8, |_| 0);
+    for (wr, opcode) in wrs.iter_mut().zip([2, 4, 2, 0, 4, 2]) {
+        wr.opcode = opcode;
+    }
+    qp.accepts.store(3, Relaxed);
+    assert_eq!(post(qp, &wrs).0, libc::ENOMEM);
+    let counts = object(qp.address()).counts;
+    assert_eq!(counts.opcodes.into_iter().collect::<Vec<_>>(), [("rdma_read", 1), ("send", 2)]);
+}
+
+#[test]
 fn a_provider_that_names_no_bad_work_request_leaves_the_programs_variable_alone() {
     let context = tapped();
     let qp = qp(context, 22);
