@@ -169,7 +169,7 @@ fn every_page_comes_up_and_q_gives_the_terminal_back() {
     let written = std::fs::read_dir(folder.path()).unwrap().filter_map(Result::ok).map(|e| e.path());
     let json = written.into_iter().find(|p| p.extension().is_some_and(|e| e == "json")).unwrap();
     let rows: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
-    assert_eq!(rows["rows"].as_array().unwrap().len(), 4);
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 3);
 }
 
 #[test]

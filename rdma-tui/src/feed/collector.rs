@@ -54,12 +54,12 @@ pub enum StartError {
     )]
     NotFound,
     /// Something the system refused.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {reason}")]
     System {
         /// What was tried.
         what: String,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's reason; not a `source`, since the message has it already.
+        reason: io::Error,
     },
     /// It ended before its first record.
     #[error("{0}")]
@@ -90,7 +90,7 @@ impl Collector {
     /// # Errors
     /// When the collector is not there, or ends before its first record: with its own words.
     pub fn start(targets: &Targets, log: &Path) -> Result<(Self, BufReader<File>), StartError> {
-        let system = |what: &str, source: io::Error| StartError::System { what: what.to_owned(), source };
+        let system = |what: &str, reason: io::Error| StartError::System { what: what.to_owned(), reason };
         let program = program("rdma-probe").ok_or(StartError::NotFound)?;
         let directory = tempfile::Builder::new()
             .prefix("rdma-tui-")

@@ -32,7 +32,7 @@ impl Cursor {
     /// When it cannot be opened, or is not a trace.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let name = path.display().to_string();
-        let fail = |source| ReadError::Io { name: name.clone(), source };
+        let fail = |reason| ReadError::Io { name: name.clone(), reason };
         let file = File::open(path).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
         if meta.is_dir() {

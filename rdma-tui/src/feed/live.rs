@@ -33,7 +33,7 @@ pub fn start(targets: &Targets, log: &Path, shared: Shared) -> Result<Live, Star
     thread::Builder::new()
         .name("collect".to_owned())
         .spawn(move || for_thread.run(collector, trace, log))
-        .map_err(|source| StartError::System { what: "start a thread".to_owned(), source })?;
+        .map_err(|reason| StartError::System { what: "start a thread".to_owned(), reason })?;
     Ok(live)
 }
 

@@ -29,7 +29,7 @@ pub fn start(path: &Path, shared: Shared) -> Result<Sender<Step>, ReadError> {
     thread::Builder::new()
         .name("replay".to_owned())
         .spawn(move || replay.run())
-        .map_err(|source| ReadError::Io { name: path.display().to_string(), source })?;
+        .map_err(|reason| ReadError::Io { name: path.display().to_string(), reason })?;
     Ok(steps)
 }
 

@@ -47,7 +47,11 @@ pub enum Row<'w> {
 pub fn keys(table: TableId, world: &World) -> Vec<RowKey> {
     let processes = || world.model.processes.iter();
     match table {
-        TableId::Processes => processes().map(|(id, _)| RowKey::Process(*id)).collect(),
+        // What ended without an RDMA call (a shell, a helper) is no news.
+        TableId::Processes => processes()
+            .filter(|(_, p)| !p.calls.is_empty() || !p.info.exited)
+            .map(|(id, _)| RowKey::Process(*id))
+            .collect(),
         TableId::Registrants => processes()
             .filter(|(_, p)| {
                 super::super::totals::REGISTRATIONS.iter().any(|call| p.calls.contains_key(call))
