@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,10 +25,14 @@ fn programs() -> Programs {
     Programs { folder, library, user }
 }
 
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
 impl Programs {
     /// Records `user WHAT N`, with the library in the search path: what is in there is attached to beforehand.
     fn record(&self, what: &str, n: &str) -> support::Recording {
-        let (user, library) = (self.user.to_str().unwrap(), self.library.to_str().unwrap());
+        let (user, library) = (text(&self.user), text(&self.library));
         record_searching(Some(self.folder.path()), &[], &[user, what, n, library])
     }
 }

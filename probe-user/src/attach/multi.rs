@@ -77,7 +77,17 @@ pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<LibrarySet, LoadError> {
     parsed.relocate_calls(&text).map_err(|error| broken(&error))?;
     let load = |name: &str| load_program(&parsed, name);
     let pair = Pair { enter: load("library_enter")?, leave: load("library_return")? };
+    if !is_known(pair.enter.as_fd()) {
+        return Err(broken(&"this kernel attaches place by place"));
+    }
     Ok(LibrarySet { pair, exit: load("library_exit")? })
+}
+
+/// Whether the kernel knows this way of attaching. Older ones load the program all the same, and refuse its link with
+/// "invalid argument" before they look at anything; newer ones find that a folder takes no probe.
+fn is_known(program: BorrowedFd<'_>) -> bool {
+    let refused = attach_file(program, "/", &[(0, 0)], false).err();
+    refused.and_then(|error| error.source.raw_os_error()) == Some(libc::EBADF)
 }
 
 /// Attaches a program at many places of a file (offset and cookie), for all processes.

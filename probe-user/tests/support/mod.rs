@@ -38,7 +38,6 @@ impl Trace {
                 Record::Event(event) => trace.events.push(event),
                 Record::Probe(probe) => trace.probes.push(probe),
                 Record::Footer(footer) => trace.footer = Some(footer),
-                _ => {}
             }
         }
         trace
