@@ -1,0 +1,106 @@
+//! Registrations on real soft-RoCE: counts, bytes and errnos to the last one, durations against the program's own clock.
+
+mod support;
+
+use std::path::Path;
+
+use probe_user::sample::{Call, Detail};
+use support::{Recording, compile, record};
+
+/// Records `regions WHAT N`, built against the system's libibverbs; returns what it wrote itself, line by line.
+fn regions(what: &str, n: &str) -> (Recording, Vec<(String, u64, i32, u64)>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile(folder.path(), "regions.c", "regions", &["-pthread", "-libverbs"]);
+    let out = folder.path().join("out");
+    let device = std::env::var("RDMA_DEV").expect("RDMA_DEV");
+    let text = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
+    let done = record(&["--interval", "2s"], &[&text(&program), &device, what, n, &text(&out)]);
+    let stderr = String::from_utf8_lossy(&done.output.stderr);
+    assert_eq!(done.output.status.code(), Some(0), "{stderr}");
+    let lines = std::fs::read_to_string(&out).unwrap_or_default();
+    let lines = lines.lines().map(|line| {
+        let mut fields = line.split(' ');
+        let mut next = || fields.next().expect("four fields");
+        let what = next().to_owned();
+        let mut number = || next().parse().expect("a number");
+        (what, number(), number() as i32, number())
+    });
+    (done, lines.collect())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
+fn ten_thousand_registrations_are_exact_in_count_bytes_errno_and_time() {
+    let (done, lines) = regions("regions", "10000");
+    done.trace.assert_whole();
+    let own: Vec<_> = lines.iter().filter(|line| line.0 == "reg").collect();
+    assert_eq!(own.len(), 10_000);
+    let failed = |errno| own.iter().filter(|line| line.2 == errno).count() as u64;
+    assert_eq!((failed(libc::EFAULT), failed(libc::ENOMEM)), (50, 50));
+    let registrations = done.trace.total(Call::RegMr);
+    assert_eq!((registrations.entered, registrations.returned, registrations.failed), (10_000, 10_000, 100));
+    let bytes: u64 = own.iter().filter(|line| line.2 == 0).map(|line| line.1).sum();
+    assert_eq!(registrations.bytes, bytes);
+    assert_eq!(done.trace.total(Call::DeregMr).entered, 9900);
+    let pins = done.trace.total(Call::KernelPin);
+    assert_eq!((pins.entered, pins.returned), (10_000, 10_000));
+    assert_eq!(pins.bytes, bytes);
+
+    // One thread: the events are in the program's order.
+    let events: Vec<_> = done.trace.events_of(Call::RegMr).collect();
+    assert_eq!(events.len(), 10_000);
+    let mut costs = Vec::new();
+    for (event, (_, length, errno, ns)) in events.iter().zip(own.iter().copied()) {
+        let Detail::Mr { length_bytes, .. } = event.detail else { panic!("{event:?}") };
+        assert_eq!((length_bytes, event.errno), (*length, *errno));
+        costs.push(*ns as f64 - event.duration_ns as f64);
+    }
+    let acks: Vec<_> = lines.iter().filter(|line| line.0 == "ack").map(|line| line.3 as f64).collect();
+    let seen = done.trace.events_of(Call::AckCqEvents).map(|event| event.duration_ns as f64);
+    let calibrated = median(acks.iter().zip(seen).map(|(own, seen)| own - seen).collect());
+    let cost = median(costs);
+    println!("program minus probe: {cost:.0} ns per registration, {calibrated:.0} ns calibrated");
+    assert!((cost / calibrated - 1.0).abs() <= 0.2, "{cost} ns, calibrated {calibrated} ns");
+    let large = events.iter().zip(&own).filter(|(event, own)| own.1 >= 1 << 20 && event.errno == 0);
+    let ratio = median(large.map(|(event, own)| own.3 as f64 / event.duration_ns as f64).collect());
+    println!("program over probe for regions of 1 MiB and more: {ratio:.3}");
+    assert!((ratio - 1.0).abs() <= 0.1, "{ratio}");
+}
+
+#[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
+fn two_hundred_threads_registering_at_once_lose_no_kernel_return() {
+    let (done, _) = regions("threads", "10");
+    done.trace.assert_whole();
+    for call in [Call::RegMr, Call::DeregMr, Call::KernelPin, Call::KernelRegMr, Call::KernelDeregMr] {
+        let count = done.trace.total(call);
+        assert_eq!((count.entered, count.returned, count.failed), (2000, 2000, 0), "{call:?}");
+    }
+    for event in done.trace.events_of(Call::RegMr) {
+        let Detail::Mr { split, .. } = &event.detail else { panic!("{event:?}") };
+        assert!(split.pin_ns.is_some_and(|pin| pin <= event.duration_ns), "{event:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
+fn five_hundred_short_lived_processes_are_all_seen_on_a_device() {
+    let (done, _) = regions("processes", "500");
+    done.trace.assert_whole();
+    for (call, n) in [
+        (Call::OpenDevice, 500),
+        (Call::RegMr, 500),
+        (Call::DeregMr, 250),
+        (Call::KernelPin, 500),
+        // What half of them left behind the kernel released at their end.
+        (Call::KernelUnpin, 500),
+    ] {
+        let count = done.trace.total(call);
+        assert_eq!((count.entered, count.returned), (n, n), "{call:?}");
+    }
+}
