@@ -86,10 +86,11 @@ fn verdict(
 ) -> (Standing, String) {
     let real = match (reality, kind) {
         (Reality::Host, DeviceKind::Emulated) => {
-            return (
-                Standing::Measured,
-                format!("{} (host's own effect, measured for real)", measured.text()),
-            );
+            let mut text = format!("{} (host's own effect, measured for real", measured.text());
+            if let Some(model) = prediction {
+                text.push_str(&format!("; {}", predicted(model)));
+            }
+            return (Standing::Measured, text + ")");
         }
         (Reality::Host, _) => true,
         (Reality::AnyDevice, kind) => kind != DeviceKind::Emulated,
@@ -99,15 +100,7 @@ fn verdict(
         return (Standing::Measured, measured.text());
     }
     match (kind, prediction) {
-        (DeviceKind::Emulated, Some(model)) => (
-            Standing::Modelled,
-            format!(
-                "the model predicts {}× ({}–{} over its uncertain parameters)",
-                figure(model.ratio),
-                figure(model.low),
-                figure(model.high)
-            ),
-        ),
+        (DeviceKind::Emulated, Some(model)) => (Standing::Modelled, predicted(model)),
         (DeviceKind::Emulated, None) => (
             Standing::NotShown,
             "the emulated device has no hardware to show this, and the model does not cover it".into(),
@@ -117,6 +110,15 @@ fn verdict(
             format!("not shown by this device ({kind} lacks the hardware; measured: {})", measured.text()),
         ),
     }
+}
+
+fn predicted(model: &Prediction) -> String {
+    format!(
+        "the model predicts {}× ({}–{} over its uncertain parameters)",
+        figure(model.ratio),
+        figure(model.low),
+        figure(model.high)
+    )
 }
 
 /// One variant's figures.

@@ -116,7 +116,11 @@ fn run(arguments: &[OsString]) -> Result<(Vec<Check>, Option<u64>)> {
     let (trace, output) = (folder.path().join("trace.jsonl"), folder.path().join("run.json"));
     let program = env::current_exe().context("finding this program")?;
     let mut command = Command::new(profiler());
-    command.args(["record", "--quiet", "-o"]).arg(&trace).arg("--").arg(&program).args(arguments);
+    command.args(["record", "--quiet"]);
+    if counts_the_data_path() {
+        command.args(["--data-path", "full"]);
+    }
+    command.arg("-o").arg(&trace).arg("--").arg(&program).args(arguments);
     command.arg("--json").arg("--output").arg(&output);
     execute(&mut command, "rdma-probe record")?;
     let own: Value = read(&output)?;
@@ -127,6 +131,12 @@ fn run(arguments: &[OsString]) -> Result<(Vec<Check>, Option<u64>)> {
         execute(Command::new(profiler()).arg("report").arg(&trace).arg("--json"), "rdma-probe report")?;
     let report: Value = serde_json::from_slice(&text).context("reading the profiler's report")?;
     Ok((check(&truth, &report, pid), report["lost"]["total"].as_u64()))
+}
+
+/// Whether this profiler can be told to count every post and poll.
+fn counts_the_data_path() -> bool {
+    let help = Command::new(profiler()).args(["record", "--help"]).stdin(Stdio::null()).output();
+    help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--data-path"))
 }
 
 fn execute(command: &mut Command, what: &str) -> Result<Vec<u8>> {

@@ -16,7 +16,8 @@ static ABOUT: About = About {
     name: "event-vs-poll",
     question: "What does sleeping until a completion cost in latency, and what does polling cost in CPU?",
     claim: "choose events to save CPU, polling to save latency",
-    note: "published: an interrupt-driven completion takes 2–4 times as long; a polling thread takes a whole core whatever the rate",
+    note: "published: an interrupt-driven completion takes 2–4 times as long; a polling thread takes a whole core whatever the rate; on \
+           the emulated device a helper thread's timer stands in for the interrupt",
     signal: "polls and empty polls per CQE, notification requests, waits, wake-up latency",
     variants: &[
         Variant { key: "poll", label: "busy polling, one request at a time" },
