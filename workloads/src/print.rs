@@ -227,6 +227,32 @@ pub fn sweep(about: &About, points: &[Point]) -> String {
     format!("{}{skipped}", indent(&table.render()))
 }
 
+/// What the probes saw of all variants, in a sentence.
+fn summed(checked: &[Checked]) -> String {
+    let names = |of: fn(&Checked) -> bool| {
+        checked
+            .iter()
+            .filter(|checked| of(checked))
+            .map(|checked| checked.variant.as_str())
+            .collect::<Vec<_>>()
+    };
+    let (equal, failed) = (names(|checked| checked.equal), names(|checked| checked.error.is_some()));
+    let different = names(|checked| !checked.equal && checked.error.is_none());
+    let seen =
+        checked.iter().flat_map(|checked| &checked.checks).filter(|check| check.probes.is_some()).count();
+    let mut text = format!(
+        "equal to the ground truth in {} of {} variants ({seen} figures)",
+        equal.len(),
+        checked.len()
+    );
+    for (what, variants) in [("different in", different), ("not checked", failed)] {
+        if !variants.is_empty() {
+            text.push_str(&format!("; {what} {}", variants.join(", ")));
+        }
+    }
+    text
+}
+
 /// Rate and median latency by the wall clock.
 fn measured(variant: &VariantOutcome) -> String {
     let latency = variant.summary.latency_ns.as_ref();
@@ -272,6 +298,9 @@ pub fn claims(results: &[Result<Outcome, Failed>]) -> String {
         }
         for fallback in outcome.setup.iter().filter(|line| line.contains("asked for")) {
             line("memory", fallback);
+        }
+        if let Some(probes) = &outcome.probes {
+            line("probes", &summed(probes));
         }
         line("note", &outcome.note);
         for finding in &outcome.findings {
