@@ -36,6 +36,7 @@ static OPENING: Lock<()> = Lock::new(());
 
 extern "C" fn in_forked_child() {
     CURRENT.store(std::ptr::null_mut(), Release);
+    OPENING.break_open();
     fork::close_all();
     let (first, last) = crate::sites::code_range();
     fork::refresh_code(first, last);

@@ -42,6 +42,8 @@ pub fn transmit(r: &mut Requester, counter: u64, wqe: &SendWqe, link: &'static O
                     if complete {
                         break;
                     }
+                    // The responder copies this chunk out while we copy the next one in.
+                    sending_publish(r, link, sending);
                 }
                 Ok(false) if announced => break,
                 Ok(false) => {

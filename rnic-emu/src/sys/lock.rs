@@ -65,6 +65,11 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Frees the lock whoever holds it. For a forked child, where the holder may be a thread that does not exist.
+    pub fn break_open(&self) {
+        self.word.store(FREE, Release);
+    }
+
     /// The value, for the thread that took the lock with [`Self::acquire`].
     ///
     /// # Safety

@@ -249,19 +249,20 @@ impl Serving {
             if !self.room(data.size() / super::packet::LINE + ANSWER_LINES)? {
                 break;
             }
-            let mut readable = false;
-            self.answers.push(&data, |at| {
-                // SAFETY: push gives room for `len` bytes.
-                readable = unsafe { responder::read_chunk(process, &request, at, len) };
-            })?;
             did = true;
-            if !readable {
-                // The region went away under way. What was just pushed is followed by the NAK that voids it.
+            // There is room: only the region can be missing.
+            let read = self.answers.push_if(&data, |at| {
+                // SAFETY: push gives room for `len` bytes.
+                unsafe { responder::read_chunk(process, &request, at, len) }
+            })?;
+            if !read {
                 self.read = None;
                 let status = responder::fail_read(process, &request);
                 self.answer(&request, Verdict::Nak(status))?;
                 break;
             }
+            // The requester copies this chunk out while we copy the next one in.
+            self.answers.publish();
             let offset = request.offset + len;
             self.read = (offset < request.total).then_some(Packet { offset, ..request });
         }

@@ -51,6 +51,18 @@ impl Producer {
     /// [`Broken`] if the consumer claims to have read what was not written.
     #[inline]
     pub fn push(&mut self, packet: &Packet, fill: impl FnOnce(*mut u8)) -> Result<bool, Broken> {
+        self.push_if(packet, |at| {
+            fill(at);
+            true
+        })
+    }
+
+    /// Writes a record unless `fill` refuses. `Ok(false)` if it did, or if there is no room now.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    #[inline]
+    pub fn push_if(&mut self, packet: &Packet, fill: impl FnOnce(*mut u8) -> bool) -> Result<bool, Broken> {
         debug_assert!(packet.len <= CHUNK);
         let size = packet.size();
         let to_end = RING - offset(self.head);
@@ -64,7 +76,9 @@ impl Producer {
             self.head += to_end as u64;
         }
         // SAFETY: the record fits before the end of the ring, and the consumer is done with that part.
-        fill(unsafe { self.data.add(offset(self.head) + LINE) });
+        if !fill(unsafe { self.data.add(offset(self.head) + LINE) }) {
+            return Ok(false);
+        }
         self.write(packet);
         self.head += size as u64;
         Ok(true)

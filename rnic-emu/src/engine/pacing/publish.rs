@@ -23,7 +23,8 @@ pub fn publish(model: &Model, stats: &StatsFile) {
     ] {
         stats.set_model(counter, n);
     }
-    let caches: [(fn(&NicCounts) -> CacheCounts, C, C); 6] = [
+    type Cache = fn(&NicCounts) -> CacheCounts;
+    let caches: [(Cache, C, C); 6] = [
         (|c| c.qpc, C::QpcLookups, C::QpcHits),
         (|c| c.rxc, C::RxcLookups, C::RxcHits),
         (|c| c.cqc, C::CqcLookups, C::CqcHits),
