@@ -1,4 +1,5 @@
 //! Every figure on screen is the report's: same trace, same moment, same number.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
@@ -20,7 +21,7 @@ fn table<'a>(shown: &'a Value, name: &str) -> &'a Vec<Value> {
     shown["tables"][name].as_array().unwrap()
 }
 
-fn row_of<'a>(rows: &'a [Value], pid: u32) -> &'a Value {
+fn row_of(rows: &[Value], pid: u32) -> &Value {
     rows.iter().find(|row| row["pid"] == pid).unwrap_or_else(|| panic!("pid {pid} is not shown"))
 }
 

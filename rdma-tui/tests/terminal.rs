@@ -1,4 +1,5 @@
 //! The real program in a pseudo-terminal: started, typed at, resized, ended, and the terminal given back.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 

@@ -241,7 +241,7 @@ impl Made {
                     ("port_rcv_data", sent / 9),
                     ("port_xmit_packets", sent / 4096),
                     ("port_rcv_packets", sent / 8192),
-                    ("out_of_sequence", u64::from(at_second % 17 == 0) * 3),
+                    ("out_of_sequence", u64::from(at_second.is_multiple_of(17)) * 3),
                 ];
                 for (name, more) in add {
                     if let Some(value) = port.counters.get_mut(name) {
@@ -404,7 +404,7 @@ pub fn troubled_host() -> Vec<Record> {
             let mr = made.register(store, 0x7f30_0000_0000 + (i % 24) * (2 << 20), size);
             made.deregister(store, mr);
         }
-        if second % 40 == 0 {
+        if second.is_multiple_of(40) {
             let failed = Detail::Mr {
                 mr: 0,
                 pd: 0x77,

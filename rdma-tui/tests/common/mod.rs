@@ -1,5 +1,6 @@
 //! What the tests share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 pub mod made;
 

@@ -6,7 +6,7 @@ use probe_user::sample::Call;
 
 use super::super::format::{Unit, count, duration, number, share};
 use super::super::totals::REGISTRATIONS;
-use super::{Finding, Severity, cost, finding};
+use super::{Finding, Severity, Subject, cost, finding};
 
 /// Registrations below which nothing is said of their habit: a program that sets itself up makes dozens.
 const HABIT: u64 = 100;
@@ -38,7 +38,8 @@ fn severity(weight: f64) -> Severity {
     if weight >= DEAR { Severity::Problem } else { Severity::Warning }
 }
 
-pub fn registered_again(model: &Model, process: &ProcessModel) -> Option<Finding> {
+pub fn registered_again(subject: &Subject<'_>) -> Option<Finding> {
+    let Subject { model, process, .. } = subject;
     let n = succeeded(process);
     let again = repeated_share(process);
     if n < HABIT || again < 0.5 {
@@ -79,7 +80,8 @@ pub fn registered_again(model: &Model, process: &ProcessModel) -> Option<Finding
     })
 }
 
-pub fn registered_all_the_time(model: &Model, process: &ProcessModel) -> Option<Finding> {
+pub fn registered_all_the_time(subject: &Subject<'_>) -> Option<Finding> {
+    let Subject { model, process, .. } = subject;
     let n = succeeded(process);
     let rate = per_second(model, n);
     if n < HABIT || rate < PER_SECOND || repeated_share(process) >= 0.5 {
@@ -101,7 +103,8 @@ pub fn registered_all_the_time(model: &Model, process: &ProcessModel) -> Option<
     })
 }
 
-pub fn registration_failed(_: &Model, process: &ProcessModel) -> Option<Finding> {
+pub fn registration_failed(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
     let failed = process.counts(&REGISTRATIONS).failed;
     if failed == 0 {
         return None;
@@ -132,7 +135,8 @@ pub fn registration_failed(_: &Model, process: &ProcessModel) -> Option<Finding>
     })
 }
 
-pub fn first_touch(model: &Model, process: &ProcessModel) -> Option<Finding> {
+pub fn first_touch(subject: &Subject<'_>) -> Option<Finding> {
+    let Subject { model, process, .. } = subject;
     let split = &process.registrations.split;
     let pages = process.registrations.pages;
     if split.page_faults_known == 0 || pages < 10_000 || split.page_faults < pages / 4 {

@@ -3,7 +3,7 @@
 mod memory;
 mod queues;
 
-use probe_user::model::{Model, ProcessModel};
+use probe_user::model::{Model, ProcessModel, Qp};
 use probe_user::sample::ProcessId;
 
 use super::format::{duration, share};
@@ -93,8 +93,38 @@ impl Finding {
     }
 }
 
-/// A rule looks at one process.
-type Rule = fn(&Model, &ProcessModel) -> Option<Finding>;
+/// What a rule looks at: one process, with what is looked up once for all rules.
+struct Subject<'m> {
+    model: &'m Model,
+    process: &'m ProcessModel,
+    qps: Vec<&'m Qp>,
+    host: Host,
+}
+
+/// Figures of the whole host.
+#[derive(Clone, Copy)]
+struct Host {
+    /// Live QPs.
+    qps: u64,
+    /// The process that has most of them.
+    most_qps: Option<ProcessId>,
+    /// Smallest active MTU of all ports that tell one, bytes.
+    smallest_mtu: Option<u32>,
+}
+
+impl Host {
+    fn of(model: &Model) -> Self {
+        let live = |p: &ProcessModel| p.queues.qp_population.live;
+        let ports = model.devices.values().flat_map(|device| &device.ports);
+        Self {
+            qps: model.processes.values().map(live).fold(0, u64::saturating_add),
+            most_qps: model.processes.values().max_by_key(|p| live(p)).map(|p| p.info.id),
+            smallest_mtu: ports.map(|port| port.active_mtu_bytes).filter(|mtu| *mtu > 0).min(),
+        }
+    }
+}
+
+type Rule = fn(&Subject<'_>) -> Option<Finding>;
 
 const RULES: &[Rule] = &[
     memory::registered_again,
@@ -113,11 +143,12 @@ const RULES: &[Rule] = &[
 
 /// All findings, the worst first, among equals the dearest.
 pub fn find(model: &Model) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = model
-        .processes
-        .values()
-        .flat_map(|process| RULES.iter().filter_map(|rule| rule(model, process)))
-        .collect();
+    let host = Host::of(model);
+    let mut findings: Vec<Finding> = Vec::new();
+    for process in model.processes.values() {
+        let subject = Subject { model, process, qps: process.queues.qps(), host };
+        findings.extend(RULES.iter().filter_map(|rule| rule(&subject)));
+    }
     findings.sort_by(|a, b| {
         b.severity
             .cmp(&a.severity)

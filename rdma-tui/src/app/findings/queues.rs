@@ -1,9 +1,9 @@
 //! Faults of queue pairs and completion queues.
 
-use probe_user::model::{Model, ProcessModel, Qp};
+use probe_user::model::Qp;
 
 use super::super::format::{count, many, share};
-use super::{Finding, Severity, finding};
+use super::{Finding, Severity, Subject, finding};
 
 /// Queue pairs from which one thread polling one queue each is worth a word.
 const SEVERAL: u64 = 16;
@@ -13,9 +13,8 @@ const SEVERAL: u64 = 16;
 const CACHED: u64 = 1000;
 
 /// The QPs for which something holds, as evidence: how many, and the first of them by number.
-fn those(process: &ProcessModel, holds: impl Fn(&Qp) -> bool) -> Option<(u64, String)> {
-    let qps = process.queues.qps();
-    let found: Vec<u32> = qps.iter().filter(|qp| holds(qp)).map(|qp| qp.qpn).collect();
+fn those(subject: &Subject<'_>, holds: impl Fn(&Qp) -> bool) -> Option<(u64, String)> {
+    let found: Vec<u32> = subject.qps.iter().filter(|qp| holds(qp)).map(|qp| qp.qpn).collect();
     if found.is_empty() {
         return None;
     }
@@ -24,7 +23,8 @@ fn those(process: &ProcessModel, holds: impl Fn(&Qp) -> bool) -> Option<(u64, St
     Some((found.len() as u64, format!("QPN {}{more}", first.join(" "))))
 }
 
-pub fn cq_per_qp(_: &Model, process: &ProcessModel) -> Option<Finding> {
+pub fn cq_per_qp(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
     let (qps, cqs) = (process.queues.qp_population.live, process.queues.cq_population.live);
     if qps < SEVERAL || cqs < qps {
         return None;
@@ -47,9 +47,10 @@ pub fn cq_per_qp(_: &Model, process: &ProcessModel) -> Option<Finding> {
     })
 }
 
-pub fn every_send_signalled(_: &Model, process: &ProcessModel) -> Option<Finding> {
+pub fn every_send_signalled(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
     let live = process.queues.qp_population.live;
-    let (n, which) = those(process, |qp| qp.sq_sig_all)?;
+    let (n, which) = those(subject, |qp| qp.sq_sig_all)?;
     if n * 2 < live {
         return None;
     }
@@ -63,8 +64,9 @@ pub fn every_send_signalled(_: &Model, process: &ProcessModel) -> Option<Finding
     })
 }
 
-pub fn broken(_: &Model, process: &ProcessModel) -> Option<Finding> {
-    let (n, which) = those(process, |qp| matches!(qp.state.as_deref(), Some("ERR" | "SQE")))?;
+pub fn broken(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
+    let (n, which) = those(subject, |qp| matches!(qp.state.as_deref(), Some("ERR" | "SQE")))?;
     Some(Finding {
         evidence: vec![which],
         cause: "A queue pair in the error state moves nothing any more, and keeps its memory and its number.",
@@ -78,8 +80,9 @@ pub fn broken(_: &Model, process: &ProcessModel) -> Option<Finding> {
     })
 }
 
-pub fn change_failed(_: &Model, process: &ProcessModel) -> Option<Finding> {
-    let (n, which) = those(process, |qp| qp.failed_changes > 0)?;
+pub fn change_failed(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
+    let (n, which) = those(subject, |qp| qp.failed_changes > 0)?;
     Some(Finding {
         evidence: vec![which],
         cause: "ibv_modify_qp failed: an attribute the state does not allow, a mask bit missing (EINVAL), or the peer's address does not resolve (ETIMEDOUT).",
@@ -93,8 +96,9 @@ pub fn change_failed(_: &Model, process: &ProcessModel) -> Option<Finding> {
     })
 }
 
-pub fn rnr_timer_zero(_: &Model, process: &ProcessModel) -> Option<Finding> {
-    let (n, which) = those(process, |qp| qp.attributes.min_rnr_timer == Some(0))?;
+pub fn rnr_timer_zero(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
+    let (n, which) = those(subject, |qp| qp.attributes.min_rnr_timer == Some(0))?;
     Some(Finding {
         evidence: vec![which],
         cause: "min_rnr_timer 0 is the longest, not the shortest: a sender that meets no receive waits 655 ms.",
@@ -109,8 +113,9 @@ pub fn rnr_timer_zero(_: &Model, process: &ProcessModel) -> Option<Finding> {
     })
 }
 
-pub fn rnr_retry_zero(_: &Model, process: &ProcessModel) -> Option<Finding> {
-    let (n, which) = those(process, |qp| qp.attributes.rnr_retry == Some(0))?;
+pub fn rnr_retry_zero(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
+    let (n, which) = those(subject, |qp| qp.attributes.rnr_retry == Some(0))?;
     Some(Finding {
         evidence: vec![which],
         cause: "rnr_retry 0 breaks the connection at the first message that meets no posted receive.",
@@ -125,12 +130,11 @@ pub fn rnr_retry_zero(_: &Model, process: &ProcessModel) -> Option<Finding> {
     })
 }
 
-pub fn small_path_mtu(model: &Model, process: &ProcessModel) -> Option<Finding> {
-    let active =
-        model.devices.values().flat_map(|d| &d.ports).map(|p| p.active_mtu_bytes).filter(|mtu| *mtu > 0);
+pub fn small_path_mtu(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
     // With several devices nobody knows which one a QP is on; the smallest is a bound for all.
-    let smallest = active.min()?;
-    let (n, which) = those(process, |qp| qp.attributes.path_mtu_bytes.is_some_and(|mtu| mtu < smallest))?;
+    let smallest = subject.host.smallest_mtu?;
+    let (n, which) = those(subject, |qp| qp.attributes.path_mtu_bytes.is_some_and(|mtu| mtu < smallest))?;
     Some(Finding {
         evidence: vec![which, format!("the ports' active MTU is {smallest} B")],
         cause: "A path MTU below the port's makes more packets of the same bytes, each with its headers.",
@@ -145,12 +149,11 @@ pub fn small_path_mtu(model: &Model, process: &ProcessModel) -> Option<Finding> 
     })
 }
 
-pub fn more_than_a_nic_caches(model: &Model, process: &ProcessModel) -> Option<Finding> {
-    let all: u64 = model.processes.values().map(|p| p.queues.qp_population.live).sum();
-    let own = process.queues.qp_population.live;
+pub fn more_than_a_nic_caches(subject: &Subject<'_>) -> Option<Finding> {
+    let process = subject.process;
+    let (all, own) = (subject.host.qps, process.queues.qp_population.live);
     // Said once, of the process that has most of them.
-    let most = model.processes.values().map(|p| (p.queues.qp_population.live, p.info.id)).max()?;
-    if all < CACHED || most.1 != process.info.id {
+    if all < CACHED || subject.host.most_qps != Some(process.info.id) {
         return None;
     }
     Some(Finding {

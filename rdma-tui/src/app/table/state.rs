@@ -1,7 +1,8 @@
 //! How one table is sorted, filtered and scrolled, and its rows in that order.
 
 use std::cell::Cell;
-use std::cmp::Ordering;
+
+use probe_user::sample::ProcessId;
 
 use super::super::filter::Filter;
 use super::super::value::Value;
@@ -119,7 +120,7 @@ impl TableState {
         let group = self.group.column().and_then(|key| columns.iter().position(|c| c.key == key));
         let all = keys(self.table, world);
         self.unfiltered = all.len();
-        let mut rows: Vec<(Value<'_>, Value<'_>, RowKey)> = Vec::with_capacity(all.len());
+        let mut rows: Vec<Sorted<'_>> = Vec::with_capacity(all.len());
         for key in all {
             let Some(row) = row(&key, world) else { continue };
             if !self.filter.is_empty() && !self.filter.matches(fields, &|i| (columns[i].get)(world, &row)) {
@@ -127,14 +128,16 @@ impl TableState {
             }
             let value = columns.get(self.sort).map_or(Value::Missing, |c| (c.get)(world, &row));
             let group = group.map_or(Value::Missing, |g| (columns[g].get)(world, &row));
-            rows.push((group, value, key));
+            rows.push(Sorted { group, value, tie: Tie::of(&row), key });
         }
         rows.sort_unstable_by(|a, b| {
-            a.0.order(&b.0, false)
-                .then_with(|| a.1.order(&b.1, self.descending))
-                .then_with(|| tie(&a.2, &b.2, world))
+            a.group
+                .order(&b.group, false)
+                .then_with(|| a.value.order(&b.value, self.descending))
+                .then_with(|| a.tie.cmp(&b.tie))
+                .then_with(|| a.key.cmp(&b.key))
         });
-        self.rows = rows.into_iter().map(|(_, _, key)| key).collect();
+        self.rows = rows.into_iter().map(|sorted| sorted.key).collect();
         self.follow();
     }
 
@@ -196,13 +199,25 @@ impl TableState {
     }
 }
 
-/// Order of rows that are equal in the sorted column: by age, so that nothing jumps.
-fn tie(a: &RowKey, b: &RowKey, world: &World) -> Ordering {
-    if let (Some(Row::Finding(fa)), Some(Row::Finding(fb))) = (row(a, world), row(b, world)) {
-        return fb.weight.total_cmp(&fa.weight).then_with(|| a.cmp(b));
+/// A row and what decides its place.
+struct Sorted<'w> {
+    group: Value<'w>,
+    value: Value<'w>,
+    tie: Tie,
+    key: RowKey,
+}
+
+/// Order of rows that are equal in the sorted column: queue pairs by owner and age, findings by cost.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Tie(Option<ProcessId>, u64, u32);
+
+impl Tie {
+    fn of(row: &Row<'_>) -> Self {
+        match row {
+            Row::Qp(process, qp) => Self(Some(process.info.id), qp.created_ns.unwrap_or(0), qp.qpn),
+            // The dearest first: weights are not negative, so their bits are in their order.
+            Row::Finding(finding) => Self(None, !finding.weight.to_bits(), 0),
+            _ => Self::default(),
+        }
     }
-    if let (Some(Row::Qp(pa, qa)), Some(Row::Qp(pb, qb))) = (row(a, world), row(b, world)) {
-        return (pa.info.id, qa.created_ns, qa.qpn, qa.qp).cmp(&(pb.info.id, qb.created_ns, qb.qpn, qb.qp));
-    }
-    a.cmp(b)
 }
