@@ -6,6 +6,7 @@ mod demo;
 mod ebpf;
 mod pass_on;
 mod paths;
+mod screenshots;
 mod setup;
 mod test;
 mod vm;
@@ -42,6 +43,8 @@ enum Task {
     Emu(pass_on::Emu),
     /// Run a benchmark, or list them
     Bench(pass_on::Bench),
+    /// Draw every page of the dashboard from a recorded trace, or check that the pictures are fresh
+    Screenshots(screenshots::Options),
     /// A virtual machine with real soft-RoCE, over this machine's files
     #[command(subcommand)]
     Vm(vm::Task),
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Task::Workload(options) => (pass_on::workload(&options), 1),
         Task::Emu(options) => (pass_on::emu(&options), 1),
         Task::Bench(options) => (pass_on::bench(&options), 1),
+        Task::Screenshots(options) => (screenshots::main(&options), 1),
         Task::Vm(task) => (vm::main(task), vm::FAILED),
         Task::VmAgent => (vm::agent::serve().map(|()| 0), 1),
     };

@@ -1,0 +1,93 @@
+//! `cargo xtask screenshots`: every page of the dashboard as a picture, from a recorded trace.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::command;
+use crate::paths;
+
+/// The trace shown: stock `ib_write_bw` on the emulated RNIC, as recorded.
+const TRACE: &str = "rdma-tui/tests/traces/write_bw.trace";
+
+/// Where the pictures are kept.
+const FOLDER: &str = "docs/screens";
+
+/// Arguments of `screenshots`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Fail where the pictures in docs/screens are not those the dashboard draws now
+    #[arg(long)]
+    check: bool,
+}
+
+/// Draws the pictures, or compares them.
+///
+/// # Errors
+/// When the dashboard does not build or cannot read the trace; with `--check`, when a picture is stale.
+pub fn main(options: &Options) -> Result<u8> {
+    // The page of workloads shows the list that rdma-workload gives.
+    command::run(command::cargo().args([
+        "build",
+        "--quiet",
+        "--package",
+        "rdma-tui",
+        "--package",
+        "workloads",
+    ]))?;
+    let kept = paths::workspace().join(FOLDER);
+    if !options.check {
+        draw(&kept)?;
+        return Ok(0);
+    }
+    let fresh = paths::target().join("screens");
+    draw(&fresh)?;
+    let stale = stale(&kept, &fresh)?;
+    if stale.is_empty() {
+        return Ok(0);
+    }
+    bail!("no longer what the dashboard draws: {}; run `cargo xtask screenshots`", stale.join(", "))
+}
+
+fn draw(folder: &Path) -> Result<()> {
+    let mut tui = Command::new(paths::binaries(false).join("rdma-tui"));
+    tui.current_dir(paths::workspace()).args(["--replay", TRACE, "--size", "120x36", "--svg"]).arg(folder);
+    command::run(&mut tui)
+}
+
+/// Names of the pictures in `kept` that differ from those in `fresh` or are missing.
+fn stale(kept: &Path, fresh: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    let entries = fs::read_dir(fresh).with_context(|| format!("cannot read '{}'", fresh.display()))?;
+    for entry in entries {
+        let name = entry?.file_name();
+        let read = |folder: &Path| fs::read(folder.join(&name)).unwrap_or_default();
+        if read(kept) != read(fresh) {
+            names.push(name.to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_that_differs_or_is_missing_is_stale() {
+        let folder = tempfile::tempdir().unwrap();
+        let (kept, fresh) = (folder.path().join("kept"), folder.path().join("fresh"));
+        for path in [&kept, &fresh] {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("same.svg"), "x").unwrap();
+        }
+        fs::write(kept.join("old.svg"), "1").unwrap();
+        fs::write(fresh.join("old.svg"), "2").unwrap();
+        fs::write(fresh.join("new.svg"), "3").unwrap();
+        assert_eq!(stale(&kept, &fresh).unwrap(), ["new.svg", "old.svg"]);
+    }
+}
