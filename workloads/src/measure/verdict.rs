@@ -53,10 +53,15 @@ pub enum Direction {
     NoDifference,
     /// The optimised variant is worse, beyond the interval.
     Worse,
+    /// The interval is so wide that it contains both no effect and effects that matter.
+    Undecided,
 }
 
 /// An effect smaller than this is noise to a user whatever its significance.
 const NEGLIGIBLE: f64 = 0.02;
+
+/// An interval that reaches further than this from 1, either way, leaves open whether there is an effect.
+const DECISIVE: f64 = 1.25;
 
 /// A ratio that was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,7 +79,10 @@ impl Measured {
     pub fn judge(metric: Metric, ratio: Interval) -> Measured {
         let crosses = ratio.low <= 1.0 && ratio.high >= 1.0;
         let tiny = ratio.low > 1.0 - NEGLIGIBLE && ratio.high < 1.0 + NEGLIGIBLE;
-        let direction = if crosses || tiny {
+        let wide = ratio.low < 1.0 / DECISIVE || ratio.high > DECISIVE;
+        let direction = if crosses && wide {
+            Direction::Undecided
+        } else if crosses || tiny {
             Direction::NoDifference
         } else if ratio.median > 1.0 {
             Direction::Better
@@ -97,6 +105,12 @@ impl Measured {
                 figure(1.0 / median),
                 figure(1.0 / high),
                 figure(1.0 / low)
+            ),
+            Direction::Undecided => format!(
+                "undecided ({}× [{}, {}]): too noisy here, give it longer with --seconds",
+                figure(median),
+                figure(low),
+                figure(high)
             ),
             Direction::NoDifference => {
                 format!("no difference ({}× [{}, {}])", figure(median), figure(low), figure(high))
@@ -135,8 +149,11 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_contains_one_is_no_difference_however_large_the_median() {
-        assert_eq!(verdict(0.9, 1.6, 2.4).direction, Direction::NoDifference);
+    fn a_narrow_interval_around_one_is_no_difference_and_a_wide_one_decides_nothing() {
+        assert_eq!(verdict(0.9, 1.05, 1.1).direction, Direction::NoDifference);
+        assert_eq!(verdict(0.9, 1.6, 2.4).direction, Direction::Undecided);
+        assert_eq!(verdict(0.3, 0.9, 1.1).direction, Direction::Undecided);
+        assert!(verdict(0.9, 1.6, 2.4).text().contains("--seconds"));
     }
 
     #[test]
