@@ -149,7 +149,7 @@ fn cells(columns: &[Column], row: &Row<'_>, world: &World, width: u16, theme: &T
 }
 
 /// One control-path call as a line.
-pub fn event_line(event: &Event, world: &World, theme: &Theme) -> Vec<(String, Style)> {
+fn event_line(event: &Event, world: &World, theme: &Theme) -> Vec<(String, Style)> {
     let ago = duration(world.model.now_ns.saturating_sub(event.t_ns) as f64);
     let (outcome, style) = match event.errno {
         0 => (String::new(), theme.text()),
@@ -165,7 +165,7 @@ pub fn event_line(event: &Event, world: &World, theme: &Theme) -> Vec<(String, S
 }
 
 /// The name of a call, as the verbs write it.
-fn name_of(call: Call) -> String {
+pub fn name_of(call: Call) -> String {
     match serde_json::to_value(call) {
         Ok(serde_json::Value::String(name)) => name,
         _ => "unknown".to_owned(),

@@ -3,7 +3,9 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::app::format::{Unit, count, harmless, number};
+use probe_user::report::errno;
+
+use crate::app::format::{Unit, count, duration, harmless, number};
 use crate::app::totals;
 use crate::app::world::Status;
 
@@ -127,11 +129,18 @@ fn latest(buf: &mut Buffer, place: Rect, context: Context<'_>) {
     for (i, event) in world.events.iter().rev().take(inside.height.into()).enumerate() {
         let y = inside.y + i as u16;
         let process = world.model.processes.get(&event.id).map_or("", |p| p.info.comm.as_str());
-        let mut x =
-            inside.x + put(buf, inside.x, y, &format!("{:<16}", harmless(process)), 16, theme.series(0)) + 1;
-        for (text, style) in super::super::detail::event_line(event, world, theme) {
-            x += put(buf, x, y, &text, inside.right().saturating_sub(x), style);
-        }
+        put(buf, inside.x, y, &harmless(process), 16, theme.series(0));
+        put(buf, inside.x + 17, y, &super::super::detail::name_of(event.call), 18, theme.text());
+        put_right(buf, inside.x + 35, y, &duration(event.duration_ns as f64), 8, theme.text());
+        let left = inside.width.saturating_sub(45);
+        let (text, style) = match event.errno {
+            0 => {
+                let ago = world.model.now_ns.saturating_sub(event.t_ns);
+                (format!("{} ago", duration(ago as f64)), theme.dim())
+            }
+            failed => (format!("▲ {}", errno(failed)), theme.bad()),
+        };
+        put(buf, inside.x + 45, y, &text, left, style);
     }
 }
 
