@@ -143,8 +143,10 @@ fn probes(checked: &Checked) -> String {
     if let Some(error) = &checked.error {
         return format!("  probes, {}: not checked: {}\n", checked.variant, wrap(error, WIDTH, "    "));
     }
+    let seen = checked.checks.iter().any(|check| check.probes.is_some());
     let verdict = match (checked.equal, checked.lost) {
         (true, _) => "equal to the ground truth".to_owned(),
+        (false, _) if !seen => "nothing could be observed here (see `rdma-probe probes`)".to_owned(),
         (false, Some(lost)) if lost > 0 => format!("NOT equal; {lost} events lost"),
         (false, _) => "NOT equal".to_owned(),
     };
@@ -237,7 +239,14 @@ fn summed(checked: &[Checked]) -> String {
             .collect::<Vec<_>>()
     };
     let (equal, failed) = (names(|checked| checked.equal), names(|checked| checked.error.is_some()));
-    let different = names(|checked| !checked.equal && checked.error.is_none());
+    let observed = |checked: &Checked| checked.checks.iter().any(|check| check.probes.is_some());
+    let different =
+        names(|checked| !checked.equal && checked.checks.iter().any(|check| check.probes.is_some()));
+    let unseen: Vec<_> = checked
+        .iter()
+        .filter(|checked| checked.error.is_none() && !observed(checked))
+        .map(|checked| checked.variant.as_str())
+        .collect();
     let seen =
         checked.iter().flat_map(|checked| &checked.checks).filter(|check| check.probes.is_some()).count();
     let mut text = format!(
@@ -245,7 +254,9 @@ fn summed(checked: &[Checked]) -> String {
         equal.len(),
         checked.len()
     );
-    for (what, variants) in [("different in", different), ("not checked", failed)] {
+    for (what, variants) in
+        [("different in", different), ("nothing observed of", unseen), ("not checked", failed)]
+    {
         if !variants.is_empty() {
             text.push_str(&format!("; {what} {}", variants.join(", ")));
         }

@@ -9,9 +9,9 @@ use crate::load::Load;
 use crate::measure::Metric;
 use crate::predict::Case;
 use crate::sync::next_completion;
-use crate::verbs::{Retry, SendList, State, Transport, ffi};
+use crate::verbs::{PostError, Qp, Retry, SendList, State, Transport, ffi};
 use anyhow::{Context as _, Result, bail};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The workload.
 pub struct SelectiveSignaling;
@@ -163,6 +163,22 @@ fn uc_failure(bench: &Bench) -> Result<Finding> {
     })
 }
 
+/// How long a full queue is given to drain.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Posts until the request is accepted; gives the last refusal when patience is at its end.
+fn insist(qp: &Qp, list: &mut SendList) -> Result<Option<PostError>> {
+    let start = Instant::now();
+    loop {
+        let Err(error) = qp.post(list) else { return Ok(None) };
+        crate::interrupt::check()?;
+        if start.elapsed() >= PATIENCE {
+            return Ok(Some(error));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn queue_full(bench: &Bench) -> Result<Finding> {
     const DEPTH: u32 = 32;
     let spec = Spec { depth: DEPTH, retry: Retry::default(), ..Spec::default() };
@@ -170,18 +186,14 @@ fn queue_full(bench: &Bench) -> Result<Finding> {
     let depth = endpoint.qps[0].granted().send;
     let mut list = SendList::with_capacity(1);
     let mut accepted = 0u32;
-    // Four times round the queue, with time for the device to finish what it has: room made by finished requests alone
-    // would show.
+    // Four times round the queue, and patience where it is full: a device that frees slots by itself shows in the end.
     let refused = loop {
         crate::interrupt::check()?;
         let sge = ffi::ibv_sge { addr: endpoint.local.addr(), length: 8, lkey: endpoint.local.lkey() };
         list.clear();
         list.write(u64::from(accepted), sge, endpoint.remote.addr, endpoint.remote.rkey, None);
-        if let Err(error) = endpoint.qps[0].post(&mut list) {
-            std::thread::sleep(Duration::from_millis(100));
-            if endpoint.qps[0].post(&mut list).is_err() {
-                break Some(error);
-            }
+        if let Some(error) = insist(&endpoint.qps[0], &mut list)? {
+            break Some(error);
         }
         accepted += 1;
         if accepted >= 4 * depth {
