@@ -66,7 +66,12 @@ pub fn emu(emu: &Emu) -> Result<u8> {
 /// # Errors
 /// When the workloads do not build or cannot be started.
 pub fn workload(workload: &Workload) -> Result<u8> {
-    release(&["workloads"])?;
+    // The emulated device is what they run on where there is no other; the profiler checks them with --probe.
+    let mut packages = vec!["workloads", "rnic-emu-preload"];
+    if workload.arguments.iter().any(|argument| argument == "--probe") {
+        packages.push("probe-user");
+    }
+    release(&packages)?;
     become_program("rdma-workload", &workload.arguments)
 }
 
