@@ -1,0 +1,65 @@
+//! Columns of processes, by all they do.
+
+use std::borrow::Cow;
+
+use probe_user::sample::Call;
+
+use super::super::super::format::Unit;
+use super::super::super::totals::{REGISTRATIONS, is_kernel};
+use super::super::super::value::Value;
+use super::{COMM, Column, PID, figure, of_process, quantile, rate, seen, words};
+
+const CREATE_QP: &[Call] = &[Call::CreateQp];
+const CREATE_CQ: &[Call] = &[Call::CreateCq];
+
+pub(super) static PROCESSES: &[Column] = &[
+    PID,
+    COMM,
+    words("state", "STATE", 7, 5, "running or ended", |_, r| {
+        of_process(r, |p| Value::Text(Cow::Borrowed(if p.info.exited { "ended" } else { "running" })))
+    }),
+    figure("calls.rate", "CALLS/S", Unit::PerSecond, 9, 0, "control-path calls per second, now", |w, r| {
+        of_process(r, |p| Value::Number(rate(w, p, |c| !is_kernel(c))))
+    }),
+    figure("reg.rate", "REG/S", Unit::PerSecond, 9, 2, "registrations per second, now", |w, r| {
+        of_process(r, |p| Value::Number(rate(w, p, |c| REGISTRATIONS.contains(&c))))
+    }),
+    figure("reg.count", "REGS", Unit::Count, 7, 1, "registrations so far, failed ones included", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).entered)
+    }),
+    figure(
+        "reg.p99",
+        "REG p99",
+        Unit::Nanoseconds,
+        8,
+        3,
+        "99 of 100 registrations took no longer",
+        |_, r| quantile(r, |l| l.p99),
+    ),
+    figure("mr.live", "MRs", Unit::Count, 6, 1, "memory regions alive", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.registrations.population.live)
+    }),
+    figure("mr.bytes", "PINNED", Unit::Bytes, 9, 2, "bytes registered now", |w, r| {
+        seen(w, r, &REGISTRATIONS, |p| p.registrations.bytes.live)
+    }),
+    figure("qps", "QPs", Unit::Count, 6, 1, "queue pairs alive", |w, r| {
+        seen(w, r, CREATE_QP, |p| p.queues.qp_population.live)
+    }),
+    figure("cqs", "CQs", Unit::Count, 6, 2, "completion queues alive", |w, r| {
+        seen(w, r, CREATE_CQ, |p| p.queues.cq_population.live)
+    }),
+    figure("failed", "FAILED", Unit::Count, 7, 0, "calls that failed, of any kind", |_, r| {
+        of_process(r, |p| {
+            Value::count(p.calls.values().map(|c| c.count().failed).fold(0, u64::saturating_add))
+        })
+    }),
+    figure("uid", "UID", Unit::Id, 6, 7, "real user id", |_, r| {
+        of_process(r, |p| Value::count(p.info.uid.into()))
+    }),
+    words("cgroup", "CGROUP", 24, 8, "control group: the container it belongs to", |_, r| {
+        of_process(r, |p| Value::text(&p.info.cgroup))
+    }),
+    words("exe", "EXECUTABLE", 28, 9, "executable, in its own mount namespace", |_, r| {
+        of_process(r, |p| Value::text(&p.info.exe))
+    }),
+];
