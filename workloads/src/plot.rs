@@ -11,7 +11,7 @@ const WIDTH: f64 = 760.0;
 const PANEL: f64 = 250.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 190.0;
-const TOP: f64 = 60.0;
+const TOP: f64 = 76.0;
 const GAP: f64 = 60.0;
 
 /// Colours that stay apart for colour-blind eyes (Okabe and Ito).
@@ -51,17 +51,14 @@ pub fn sweep(about: &About, points: &[Point], subtitle: &str) -> Option<String> 
     text(&mut svg, LEFT, 24.0, "start", &format!("{}: {}", about.name, about.question), "font-size=\"14\"");
     let source = if modelled { "figures of the timing model, in modelled time" } else { subtitle };
     text(&mut svg, LEFT, 42.0, "start", source, "fill=\"#555\"");
+    let axis = match swept.unit {
+        unit if unit.is_empty() || unit == swept.parameter => swept.parameter.to_owned(),
+        unit => format!("{} ({unit})", swept.parameter),
+    };
     let label = |value: f64| quantity(value as u64, swept.unit);
     panel(&mut svg, TOP, "operations per second", &rates, &rate, &label);
     panel(&mut svg, TOP + PANEL + GAP, "median latency", &latencies, &time, &label);
-    text(
-        &mut svg,
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        height - 12.0,
-        "middle",
-        &format!("{} ({})", swept.parameter, swept.unit),
-        "",
-    );
+    text(&mut svg, (LEFT + WIDTH - RIGHT) / 2.0, height - 12.0, "middle", &axis, "");
     svg.push_str("</svg>\n");
     Some(svg)
 }
@@ -169,13 +166,13 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The smallest of 1, 2, 4, 5 or 10 times a power of ten that is not below `value`; 1 for nothing.
+/// The smallest number not below `value` whose quarters are short to write; 1 for nothing.
 fn nice(value: f64) -> f64 {
     if !(value.is_finite() && value > 0.0) {
         return 1.0;
     }
     let power = 10f64.powf(value.log10().floor());
-    [1.0, 2.0, 4.0, 5.0, 10.0]
+    [1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0]
         .into_iter()
         .map(|step| step * power)
         .find(|&step| step >= value * 0.999_999)
@@ -205,7 +202,7 @@ mod tests {
 
     #[test]
     fn axes_end_at_round_numbers_not_below_the_data() {
-        assert_eq!([0.0, 1.0, 3.0, 47_000.0, 99.0].map(nice), [1.0, 1.0, 4.0, 50_000.0, 100.0]);
+        assert_eq!([0.0, 1.0, 3.0, 20.8, 47_000.0, 99.0].map(nice), [1.0, 1.0, 3.0, 24.0, 50_000.0, 100.0]);
         assert_eq!(nice(f64::NAN), 1.0);
     }
 

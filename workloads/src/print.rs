@@ -129,7 +129,9 @@ pub fn outcome(outcome: &Outcome) -> String {
 /// A variant in modelled time, with what no NIC shows.
 fn modelled(model: &Modelled) -> String {
     let mut text = format!("{} at p50 {}", rate(model.ops_per_s), time(model.latency_ns.p50));
-    for (what, share) in [("MTT", model.mtt_hit_rate), ("QP context", model.qpc_hit_rate)] {
+    for (what, share) in
+        [("MTT", model.mtt_hit_rate), ("QP context", model.qpc_hit_rate), ("WQE", model.wqe_hit_rate)]
+    {
         if let Some(share) = share.filter(|share| *share < 0.995) {
             text.push_str(&format!(", {what} hits {:.0} %", 100.0 * share));
         }

@@ -172,6 +172,8 @@ pub struct Modelled {
     pub mtt_hit_rate: Option<f64>,
     /// Share of queue pair contexts found in the NIC's cache.
     pub qpc_hit_rate: Option<f64>,
+    /// Share of outstanding requests' WQEs found in the NIC's cache when they were needed again.
+    pub wqe_hit_rate: Option<f64>,
     /// Utilisation of the processing units, 0 to 1.
     pub unit_utilisation: f64,
 }
@@ -250,6 +252,7 @@ fn modelled(profile: &Profile, spec: &LoadSpec) -> Result<Modelled> {
         },
         mtt_hit_rate: outcome.responder.hits.mtt,
         qpc_hit_rate: outcome.initiator.hits.qpc,
+        wqe_hit_rate: outcome.initiator.hits.wqe,
         unit_utilisation: outcome.initiator.busy.units,
     })
 }

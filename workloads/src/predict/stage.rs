@@ -172,6 +172,7 @@ impl Stage<'_> {
             latency_ns: ModelledLatency { mean, p50: to_ns(at(0.5)?), p99: to_ns(at(0.99)?) },
             mtt_hit_rate: responder.mtt.hit_rate(),
             qpc_hit_rate: initiator.qpc.hit_rate(),
+            wqe_hit_rate: initiator.wqe.hit_rate(),
             unit_utilisation: initiator.pu_busy as f64 / elapsed as f64 / units,
         })
     }

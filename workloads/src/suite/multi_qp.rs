@@ -58,12 +58,17 @@ static ABOUT: About = About {
     sweep: Some(Sweep {
         parameter: "QPs",
         unit: "QPs",
-        values: &[1, 2, 4, 8, 16, 32, 64],
+        values: &[1, 2, 4, 8, 16, 32, 64, 256, 2_000],
         usual: 16,
         variants: &["several", "mixed", "apart"],
     }),
 };
 
+/// Most requests outstanding on one queue pair.
+const WINDOW: u32 = 16;
+/// Requests outstanding over all queue pairs, from 16 of them on: NICs also run out of room for outstanding requests, and that
+/// must not be taken for the effect of queue pairs.
+const OUTSTANDING: u32 = 256;
 /// Cores given to the posting side in the model: as many as `several` has queue pairs.
 const THREADS: u32 = 16;
 /// The article's illustration profile: its rows are a closed loop with about this many requests outstanding over all QPs.
@@ -81,14 +86,12 @@ fn load(bench: &Bench, variant: &str, value: Option<u64>) -> Result<Load> {
         "apart" => (several, Mix::ReadWriteApart),
         other => bail!("no variant {other:?}"),
     };
-    let load = Load {
-        mix,
-        qps,
-        size: bench.size(64)?,
-        window: bench.window(16),
-        region: bench.region(1 << 20),
-        ..Load::default()
+    let window = match bench.options.window {
+        Some(_) => bench.window(WINDOW),
+        None => (OUTSTANDING / qps).clamp(1, WINDOW),
     };
+    let load =
+        Load { mix, qps, size: bench.size(64)?, window, region: bench.region(1 << 20), ..Load::default() };
     Ok(if emulated_as_article(bench) { article(load) } else { load })
 }
 
