@@ -31,6 +31,8 @@ pub const KERNEL: u32 = 2;
 pub const IN_REGISTRATION: u32 = 4;
 /// The page faults at entry are known.
 pub const FAULTS_KNOWN: u32 = 8;
+/// Inside a library call that is watched.
+pub const IN_LIBRARY: u32 = 16;
 
 /// One awaited return.
 #[derive(Clone, Copy)]

@@ -35,9 +35,9 @@ pub static SITES: Array<Site> = Array::with_max_entries(16_384, 0);
 #[map]
 pub static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES, 0);
 
-/// Messages to user space.
+/// Messages to user space: room for 60,000 calls between two looks.
 #[map]
-pub static EVENTS: RingBuf = RingBuf::with_byte_size(8 << 20, 0);
+pub static EVENTS: RingBuf = RingBuf::with_byte_size(16 << 20, 0);
 
 /// Non-zero: every process is watched.
 #[unsafe(no_mangle)]

@@ -7,7 +7,7 @@ use probe_common::hook::{Cookie, Part, Returns};
 use probe_common::wire::{CallMessage, Header, Loss, MAX_DEPTH, MessageKind, PARTS, PAYLOAD_WORDS};
 use probe_common::{CallId, Layout};
 
-use crate::frames::{FAULTS_KNOWN, Frame, IN_REGISTRATION, KERNEL, NESTED, Side, ThreadStack};
+use crate::frames::{FAULTS_KNOWN, Frame, IN_LIBRARY, IN_REGISTRATION, KERNEL, NESTED, Side, ThreadStack};
 use crate::maps::EVENTS;
 use crate::subject::{self, Subject};
 use crate::{arch, count, errno, family, user};
@@ -150,6 +150,9 @@ unsafe fn outer_flags(stack: *mut ThreadStack, cookie: Cookie, side: Side) -> u3
         }
         let outer = unsafe { &*ThreadStack::frame(stack, i) };
         let call = Cookie(outer.cookie).call();
+        if outer.flags & KERNEL == 0 {
+            flags |= IN_LIBRARY;
+        }
         if call != 0 && call == cookie.call() {
             flags |= NESTED;
         }
@@ -213,6 +216,12 @@ unsafe fn finish(
         }
     }
     count::latency(subject, cookie.call(), duration);
+    // The kernel's part of a library call is told with that call; by itself it is told only where nobody asked for it
+    // through a library (a process ends), and for pins, which have a story of their own.
+    if frame.flags & IN_LIBRARY != 0 && frame.flags & KERNEL != 0 && cookie.call() != CallId::KernelPin as u8
+    {
+        return;
+    }
     report(subject, cookie, frame, duration, errno);
 }
 

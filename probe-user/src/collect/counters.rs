@@ -1,6 +1,6 @@
 //! From the tables of counters to samples: what changed since the one before.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use probe_common::CallId;
 use probe_common::wire::{BucketKey, CallCounters, CallKey};
@@ -56,9 +56,9 @@ impl Reported {
         samples.into_values().collect()
     }
 
-    /// Forgets a process that is no more.
-    pub fn forget(&mut self, id: ProcessId) {
-        self.last.retain(|key, _| process(key.tgid, key.start_ns) != id);
+    /// Forgets processes that are no more.
+    pub fn forget(&mut self, gone: &HashSet<ProcessId>) {
+        self.last.retain(|key, _| !gone.contains(&process(key.tgid, key.start_ns)));
     }
 }
 

@@ -33,6 +33,8 @@ const MAX_DULL: usize = 100_000;
 enum Request {
     /// Look at the libraries of a process, and keep an eye on it.
     Watch(u32),
+    /// Keep an eye on a process that maps, so far, what a watched one does.
+    Note(u32),
     /// This process is no more.
     Forget(u32),
     /// Look at a file that a process will probably load; answer when done.
@@ -90,6 +92,11 @@ impl Librarian {
     /// Looks at a process now, and whenever it maps more code.
     pub fn watch(&mut self, pid: u32) {
         self.ask(Request::Watch(pid));
+    }
+
+    /// Looks at a process only when it maps more code: what a forked child has so far, its parent has too.
+    pub fn note(&mut self, pid: u32) {
+        self.ask(Request::Note(pid));
     }
 
     /// A process is no more.
@@ -157,6 +164,9 @@ impl Worker {
                     Request::Watch(pid) => {
                         self.watched.insert(pid);
                         self.look_at(pid);
+                    }
+                    Request::Note(pid) => {
+                        self.watched.insert(pid);
                     }
                     Request::Forget(pid) => {
                         self.watched.remove(&pid);

@@ -1,6 +1,6 @@
 //! A recording in progress: probes attached, records coming out.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as BpfMap, MapData, PerCpuArray, RingBuf};
-use probe_common::wire::{Loss, MessageKind, Target};
+use probe_common::wire::{BucketKey, CallKey, Loss, MessageKind, Target};
 
 use super::clock::now_ns;
 use super::counters::{Reading, Reported};
 use super::decode;
 use super::librarian::Librarian;
 use super::processes::Processes;
-use super::wire::{Buckets, Counters, PlainTarget, call_message, process_message};
+use super::wire::{
+    Buckets, Counters, PlainBucketKey, PlainCallKey, PlainTarget, call_message, process_message,
+};
 use crate::attach::{
     KernelProbes, LoadError, Programs, Setting, pid_namespace_is_initial, verdict_on_loading,
 };
@@ -51,7 +53,7 @@ pub struct Session {
     probing: Option<Probing>,
     processes: Processes,
     /// Processes whose end was seen: their counters are read once more, then removed.
-    ending: HashMap<ProcessId, bool>,
+    ending: HashSet<ProcessId>,
     next_sample: Instant,
     pending: Vec<Record>,
 }
@@ -78,7 +80,7 @@ impl Session {
             options,
             probing: None,
             processes: Processes::default(),
-            ending: HashMap::new(),
+            ending: HashSet::new(),
             pending: Vec::new(),
         };
         match session.load() {
@@ -315,14 +317,16 @@ impl Session {
             let Some(message) = process_message(&item) else { continue };
             records.extend(self.processes.told(kind, &message));
             match kind {
-                MessageKind::Exit => {}
-                _ => probing.librarian.watch(message.header.tgid),
+                MessageKind::Exec => probing.librarian.watch(message.header.tgid),
+                MessageKind::Fork => probing.librarian.note(message.header.tgid),
+                _ => {}
             }
         }
     }
 
     fn sample(&mut self, records: &mut Vec<Record>) {
         let (gone, told) = self.processes.ended();
+        let reapable = self.reapable(gone);
         let lost = self.lost();
         if let Some(probing) = &mut self.probing {
             let reading = probing.read(&mut self.processes);
@@ -331,24 +335,21 @@ impl Session {
                 records.extend(self.processes.meet(sample.id));
             }
             records.push(Record::Sample(Sample { t_ns: now_ns(), processes, lost, devices: Vec::new() }));
+            probing.forget(&reapable, &reading);
         }
         records.extend(told);
-        self.reap(gone);
+        for id in reapable {
+            self.processes.forget(id);
+        }
     }
 
-    /// Removes the counters of processes that had ended before the reading: nothing is added to them any more.
-    fn reap(&mut self, gone: Vec<ProcessId>) {
-        for id in gone {
-            // One more round first: what they did last may still be in the ring.
-            if !std::mem::replace(self.ending.entry(id).or_insert(false), true) {
-                continue;
-            }
-            self.ending.remove(&id);
-            self.processes.forget(id);
-            if let Some(probing) = &mut self.probing {
-                probing.forget(id);
-            }
-        }
+    /// Of the processes that have ended, those that had ended at the last sample already: what they did last has been
+    /// read since, and nothing is added to their counters any more.
+    fn reapable(&mut self, gone: Vec<ProcessId>) -> HashSet<ProcessId> {
+        let (reapable, ending): (HashSet<_>, HashSet<_>) =
+            gone.into_iter().partition(|id| self.ending.contains(id));
+        self.ending = ending;
+        reapable
     }
 }
 
@@ -370,23 +371,32 @@ impl Probing {
         Reading { calls, buckets: buckets.collect() }
     }
 
-    fn forget(&mut self, id: ProcessId) {
-        let mine = |tgid: u32, start_ns: u64| tgid == id.pid && (start_ns == id.start_ns || start_ns == 0);
-        let calls: Vec<_> =
-            self.calls.keys().filter_map(Result::ok).filter(|k| mine(k.0.tgid, k.0.start_ns)).collect();
-        for key in calls {
-            let _ = self.calls.remove(&key);
+    /// Removes the counters of processes that are no more, in one pass over what was just read.
+    fn forget(&mut self, gone: &HashSet<ProcessId>, reading: &Reading) {
+        if gone.is_empty() {
+            return;
         }
-        let buckets: Vec<_> =
-            self.buckets.keys().filter_map(Result::ok).filter(|k| mine(k.0.tgid, k.0.start_ns)).collect();
-        for key in buckets {
-            let _ = self.buckets.remove(&key);
+        let is_gone = |pid, start_ns| gone.contains(&ProcessId { pid, start_ns });
+        for (key, _) in reading.calls.iter().filter(|(key, _)| is_gone(key.tgid, key.start_ns)) {
+            // On kernels that do not tell start times the key in the table has none.
+            let unknown = CallKey { start_ns: 0, ..*key };
+            let _ =
+                self.calls.remove(&PlainCallKey(*key)).or_else(|_| self.calls.remove(&PlainCallKey(unknown)));
         }
-        self.reported.forget(id);
-        // Unless the pid has a new owner that is watched too.
-        if self.targets.get(&id.pid, 0).is_ok_and(|PlainTarget(target)| target.start_ns == id.start_ns) {
-            let _ = self.targets.remove(&id.pid);
-            self.librarian.forget(id.pid);
+        for (key, _) in reading.buckets.iter().filter(|(key, _)| is_gone(key.tgid, key.start_ns)) {
+            let unknown = BucketKey { start_ns: 0, ..*key };
+            let _ = self
+                .buckets
+                .remove(&PlainBucketKey(*key))
+                .or_else(|_| self.buckets.remove(&PlainBucketKey(unknown)));
+        }
+        self.reported.forget(gone);
+        for id in gone {
+            // Unless the pid has a new owner that is watched too.
+            if self.targets.get(&id.pid, 0).is_ok_and(|PlainTarget(target)| target.start_ns == id.start_ns) {
+                let _ = self.targets.remove(&id.pid);
+                self.librarian.forget(id.pid);
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use probe_user::trace::Reader;
 pub const RECORDER: &str = env!("CARGO_BIN_EXE_rdma-probe");
 
 /// Every recording ends within this, or has hung.
-const LIMIT_SECONDS: &str = "240";
+const LIMIT_SECONDS: &str = "400";
 
 /// A trace, read.
 #[derive(Debug, Default)]
