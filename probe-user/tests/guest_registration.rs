@@ -5,16 +5,19 @@ mod support;
 use std::path::Path;
 
 use probe_user::sample::{Call, Detail};
-use support::{Recording, compile, record};
+use support::{Recording, compile, record_searching};
 
 /// Records `regions WHAT N`, built against the system's libibverbs; returns what it wrote itself, line by line.
 fn regions(what: &str, n: &str) -> (Recording, Vec<(String, u64, i32, u64)>) {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = compile(folder.path(), "regions.c", "regions", &["-pthread", "-libverbs"]);
+    let program = compile(folder.path(), "regions.c", "regions", &["-pthread", "-libverbs", "-ldl"]);
+    // By its name it is attached to beforehand, like every verbs library in the search path.
+    let idle = compile(folder.path(), "verbs.c", "libibverbs-idle.so", &["-shared", "-fPIC"]);
     let out = folder.path().join("out");
     let device = std::env::var("RDMA_DEV").expect("RDMA_DEV");
     let text = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
-    let done = record(&["--interval", "2s"], &[&text(&program), &device, what, n, &text(&out)]);
+    let command = [&text(&program), &device, what, n, &text(&out), &text(&idle)];
+    let done = record_searching(Some(folder.path()), &["--interval", "2s"], &command);
     let stderr = String::from_utf8_lossy(&done.output.stderr);
     assert_eq!(done.output.status.code(), Some(0), "{stderr}");
     let lines = std::fs::read_to_string(&out).unwrap_or_default();
@@ -42,27 +45,28 @@ fn ten_thousand_registrations_are_exact_in_count_bytes_errno_and_time() {
     assert_eq!(own.len(), 10_000);
     let failed = |errno| own.iter().filter(|line| line.2 == errno).count() as u64;
     assert_eq!((failed(libc::EFAULT), failed(libc::ENOMEM)), (50, 50));
+    let idle: Vec<_> = lines.iter().filter(|line| line.0 == "idle").collect();
+    assert_eq!(idle.len(), 2000);
     let registrations = done.trace.total(Call::RegMr);
-    assert_eq!((registrations.entered, registrations.returned, registrations.failed), (10_000, 10_000, 100));
+    assert_eq!((registrations.entered, registrations.returned, registrations.failed), (12_000, 12_000, 100));
     let bytes: u64 = own.iter().filter(|line| line.2 == 0).map(|line| line.1).sum();
-    assert_eq!(registrations.bytes, bytes);
+    assert_eq!(registrations.bytes, bytes + 2000 * 4096);
     assert_eq!(done.trace.total(Call::DeregMr).entered, 9900);
     let pins = done.trace.total(Call::KernelPin);
-    assert_eq!((pins.entered, pins.returned), (10_000, 10_000));
+    assert_eq!((pins.entered, pins.returned, pins.failed), (10_000, 10_000, 100));
     assert_eq!(pins.bytes, bytes);
 
-    // One thread: the events are in the program's order.
+    // One thread: the events are in the program's order, those of the idle library last.
     let events: Vec<_> = done.trace.events_of(Call::RegMr).collect();
-    assert_eq!(events.len(), 10_000);
+    assert_eq!(events.len(), 12_000);
     let mut costs = Vec::new();
     for (event, (_, length, errno, ns)) in events.iter().zip(own.iter().copied()) {
         let Detail::Mr { length_bytes, .. } = event.detail else { panic!("{event:?}") };
         assert_eq!((length_bytes, event.errno), (*length, *errno));
         costs.push(*ns as f64 - event.duration_ns as f64);
     }
-    let acks: Vec<_> = lines.iter().filter(|line| line.0 == "ack").map(|line| line.3 as f64).collect();
-    let seen = done.trace.events_of(Call::AckCqEvents).map(|event| event.duration_ns as f64);
-    let calibrated = median(acks.iter().zip(seen).map(|(own, seen)| own - seen).collect());
+    let seen = events[10_000..].iter().map(|event| event.duration_ns as f64);
+    let calibrated = median(idle.iter().zip(seen).map(|(own, seen)| own.3 as f64 - seen).collect());
     let cost = median(costs);
     println!("program minus probe: {cost:.0} ns per registration, {calibrated:.0} ns calibrated");
     assert!((cost / calibrated - 1.0).abs() <= 0.2, "{cost} ns, calibrated {calibrated} ns");
