@@ -41,6 +41,8 @@ enum Task {
     Workload(pass_on::Workload),
     /// Run a command on the emulated RNIC
     Emu(pass_on::Emu),
+    /// Hold the emulated RNIC's timing model against published measurements
+    EmuValidate(pass_on::EmuValidate),
     /// Run a benchmark, or list them
     Bench(pass_on::Bench),
     /// Draw every page of the dashboard from a recorded trace, or check that the pictures are fresh
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         Task::Ci(options) => (test::main(&options, By::Integration), 1),
         Task::Workload(options) => (pass_on::workload(&options), 1),
         Task::Emu(options) => (pass_on::emu(&options), 1),
+        Task::EmuValidate(options) => (pass_on::emu_validate(&options), 1),
         Task::Bench(options) => (pass_on::bench(&options), 1),
         Task::Screenshots(options) => (screenshots::main(&options), 1),
         Task::Vm(task) => (vm::main(task), vm::FAILED),

@@ -42,6 +42,15 @@ pub struct Workload {
     arguments: Vec<OsString>,
 }
 
+/// Arguments of `emu-validate`.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct EmuValidate {
+    /// Arguments of emu-validate
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    arguments: Vec<OsString>,
+}
+
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
@@ -73,6 +82,15 @@ pub fn workload(workload: &Workload) -> Result<u8> {
     }
     release(&packages)?;
     become_program("rdma-workload", &workload.arguments)
+}
+
+/// Holds the timing model against published measurements.
+///
+/// # Errors
+/// When the emulator does not build or the program cannot be started.
+pub fn emu_validate(validate: &EmuValidate) -> Result<u8> {
+    release(&["rnic-emu"])?;
+    become_program("emu-validate", &validate.arguments)
 }
 
 /// Runs a benchmark, or lists them.
