@@ -1,13 +1,16 @@
 //! Holds the timing model of the emulated RNIC against published measurements.
 
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use rnic_emu::model::validate::{Judged, Series, builtin, json, judge, parse, plot, summarise, table};
+use rnic_emu::model::validate::{
+    Judged, Series, builtin, json, judge, markdown, parse, plot, summarise, table,
+};
 
 /// Largest series file that is read.
 const MAX_BYTES: u64 = 4 << 20;
@@ -20,7 +23,8 @@ const EXAMPLES: &str = "Examples:
   emu-validate --series mine.toml           series of your own (form: rnic-emu/validation/*.toml)
   emu-validate --profile my-nic.toml        against a profile of your own
 
-Exit status: 0, or 1 when a negative control fails or something cannot be read or written.";
+Exit status: 0; 1 when a negative control fails or something cannot be read or written; 2 for a name or option that does
+not exist.";
 
 /// Runs published measurements through the timing model and prints published against modelled.
 #[derive(Parser)]
@@ -31,6 +35,9 @@ struct Args {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    /// Print Markdown, as in the documentation.
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// Write an SVG drawing of each series into this folder.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
@@ -42,13 +49,18 @@ struct Args {
     profile: Option<String>,
 }
 
+/// A mistake on the command line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("emu-validate: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<Usage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -61,11 +73,13 @@ fn run(args: &Args) -> Result<bool> {
     }
     let judged = judge_all(wanted)?;
     let summaries = summarise(&judged);
-    if args.json {
-        println!("{:#}", json(&judged, &summaries));
+    print(if args.json {
+        format!("{:#}\n", json(&judged, &summaries))
+    } else if args.markdown {
+        markdown(&judged, &summaries)
     } else {
-        print!("{}", table(&judged, &summaries));
-    }
+        table(&judged, &summaries)
+    })?;
     if let Some(folder) = &args.plot {
         // One point is no curve.
         for one in judged.iter().filter(|j| j.points.len() > 1) {
@@ -74,6 +88,15 @@ fn run(args: &Args) -> Result<bool> {
         }
     }
     Ok(judged.iter().filter_map(|j| j.control).all(|c| c.holds))
+}
+
+/// Prints; a reader that has seen enough (`| head`) is no failure.
+fn print(text: String) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot print"),
+        _ => Ok(()),
+    }
 }
 
 fn wanted(args: &Args) -> Result<Vec<Series>> {
@@ -87,7 +110,7 @@ fn wanted(args: &Args) -> Result<Vec<Series>> {
     if !args.names.is_empty() {
         if let Some(name) = args.names.iter().find(|n| !series.iter().any(|s| s.id.contains(n.as_str()))) {
             let known: Vec<_> = series.iter().map(|s| s.id.as_str()).collect();
-            bail!("no series has \"{name}\" in its name; there are {}", known.join(", "));
+            bail!(Usage(format!("no series has \"{name}\" in its name; there are {}", known.join(", "))));
         }
         series.retain(|s| args.names.iter().any(|n| s.id.contains(n.as_str())));
     }

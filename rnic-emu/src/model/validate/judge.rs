@@ -48,11 +48,13 @@ pub struct Judged {
     pub control: Option<ControlResult>,
 }
 
-/// Errors of all series of a class.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// Errors of all series of a class, or of one profile's in that class.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The class.
     pub class: Class,
+    /// The profile; none for all together.
+    pub profile: Option<String>,
     /// Series in it.
     pub series: usize,
     /// Points with a published value.
@@ -147,31 +149,46 @@ fn quantile(values: &[f64], share: f64) -> Option<f64> {
     Some(sorted[((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len()) - 1])
 }
 
-/// Sums up the series of each class that has published values.
+/// Sums up the series of each class that has published values, and the held-out ones profile by profile.
 pub fn summarise(all: &[Judged]) -> Vec<Summary> {
-    [Class::HeldOut, Class::Fitted, Class::Contradicted, Class::Control]
-        .into_iter()
-        .filter_map(|class| {
-            let of_class = || all.iter().filter(move |j| j.series.class == class);
-            let errors: Vec<f64> =
-                of_class().flat_map(|j| &j.points).filter_map(|p| p.error).map(f64::abs).collect();
-            let within = |limit: f64| {
-                errors.iter().filter(|e| **e <= limit).count() as f64 / errors.len().max(1) as f64
-            };
-            let looked_for = of_class().filter(|j| j.series.knee.is_some()).count();
-            let near = |&(a, b): &(f64, f64)| (b / a).max(a / b) <= 1.5;
-            Some(Summary {
-                class,
-                series: of_class().count(),
-                points: errors.len(),
-                median: quantile(&errors, 0.5)?,
-                p90: quantile(&errors, 0.9)?,
-                worst: quantile(&errors, 1.0)?,
-                within: (within(0.1), within(0.2)),
-                knees: (of_class().filter_map(|j| j.knee.as_ref()).filter(|k| near(k)).count(), looked_for),
-            })
-        })
-        .collect()
+    let mut summaries = Vec::new();
+    for class in [Class::HeldOut, Class::Fitted, Class::Contradicted, Class::Control] {
+        let of_class: Vec<&Judged> = all.iter().filter(|j| j.series.class == class).collect();
+        summaries.extend(summary(class, None, &of_class));
+        if class == Class::HeldOut {
+            let mut profiles: Vec<&str> = of_class.iter().map(|j| j.series.profile.as_str()).collect();
+            profiles.sort_unstable();
+            profiles.dedup();
+            for profile in profiles {
+                let mine: Vec<&Judged> =
+                    of_class.iter().copied().filter(|j| j.series.profile == profile).collect();
+                summaries.extend(summary(class, Some(profile.to_owned()), &mine));
+            }
+        }
+    }
+    summaries
+}
+
+/// Sums up some series; none when no point of theirs has a published value.
+fn summary(class: Class, profile: Option<String>, some: &[&Judged]) -> Option<Summary> {
+    let errors: Vec<f64> =
+        some.iter().flat_map(|j| &j.points).filter_map(|p| p.error).map(f64::abs).collect();
+    let within = |limit: f64| errors.iter().filter(|e| **e <= limit).count() as f64 / errors.len() as f64;
+    let near = |&(a, b): &(f64, f64)| (b / a).max(a / b) <= 1.5;
+    Some(Summary {
+        class,
+        profile,
+        series: some.len(),
+        points: errors.len(),
+        median: quantile(&errors, 0.5)?,
+        p90: quantile(&errors, 0.9)?,
+        worst: quantile(&errors, 1.0)?,
+        within: (within(0.1), within(0.2)),
+        knees: (
+            some.iter().filter_map(|j| j.knee.as_ref()).filter(|k| near(k)).count(),
+            some.iter().filter(|j| j.series.knee.is_some()).count(),
+        ),
+    })
 }
 
 #[cfg(test)]

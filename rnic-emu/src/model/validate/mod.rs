@@ -10,5 +10,5 @@ mod series;
 
 pub use judge::{ControlResult, Judged, PointResult, Summary, judge, summarise};
 pub use plot::plot;
-pub use report::{json, table};
+pub use report::{json, markdown, table};
 pub use series::{Class, Metric, Series, SeriesError, builtin, parse};

@@ -97,33 +97,88 @@ pub fn table(all: &[Judged], summaries: &[Summary]) -> String {
 
 fn summary(summaries: &[Summary], all: &[Judged]) -> String {
     let mut out = format!(
-        "{:<14}{:>7}{:>8}{:>9}{:>9}{:>9}{:>13}{:>13}{:>13}\n",
+        "{:<20}{:>7}{:>8}{:>9}{:>9}{:>9}{:>13}{:>13}{:>10}\n",
         "class", "series", "points", "median", "p90", "worst", "within 10 %", "within 20 %", "knees ok"
     );
     for s in summaries {
-        let pc = |share: f64| format!("{:.1} %", share * 100.0);
+        let [name, rest @ ..] = cells(s);
+        let [series, points, median, p90, worst, ten, twenty, knees] = rest;
         let _ = writeln!(
             out,
-            "{:<14}{:>7}{:>8}{:>9}{:>9}{:>9}{:>13}{:>13}{:>13}",
-            class(s.class),
-            s.series,
-            s.points,
-            pc(s.median),
-            pc(s.p90),
-            pc(s.worst),
-            pc(s.within.0),
-            pc(s.within.1),
-            format!("{} of {}", s.knees.0, s.knees.1)
+            "{name:<20}{series:>7}{points:>8}{median:>9}{p90:>9}{worst:>9}{ten:>13}{twenty:>13}{knees:>10}"
         );
     }
+    let _ = writeln!(out, "{}", controls(all));
+    out.push_str("Only the held-out rows are validation.\n");
+    out
+}
+
+fn cells(s: &Summary) -> [String; 9] {
+    let pc = |share: f64| format!("{:.1} %", share * 100.0);
+    [
+        s.profile.as_ref().map_or_else(|| class(s.class).to_owned(), |p| format!("  of {p}")),
+        s.series.to_string(),
+        s.points.to_string(),
+        pc(s.median),
+        pc(s.p90),
+        pc(s.worst),
+        pc(s.within.0),
+        pc(s.within.1),
+        format!("{} of {}", s.knees.0, s.knees.1),
+    ]
+}
+
+fn controls(all: &[Judged]) -> String {
     let controls: Vec<_> = all.iter().filter_map(|j| j.control).collect();
-    let _ = writeln!(
-        out,
-        "negative controls: {} of {} hold",
-        controls.iter().filter(|c| c.holds).count(),
-        controls.len()
-    );
-    out.push_str("Only the held-out row is validation.\n");
+    format!("negative controls: {} of {} hold", controls.iter().filter(|c| c.holds).count(), controls.len())
+}
+
+/// The validation as Markdown, for the documentation: the summary, then a line per series.
+pub fn markdown(all: &[Judged], summaries: &[Summary]) -> String {
+    let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let head = |names: &[&str]| format!("| {} |\n|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    let mut out = head(&[
+        "class",
+        "series",
+        "points",
+        "median error",
+        "9 in 10 within",
+        "worst",
+        "within 10 %",
+        "within 20 %",
+        "knees within 1.5×",
+    ]);
+    for s in summaries {
+        out.push_str(&row(&cells(s).map(|c| c.trim().to_owned())));
+    }
+    let _ = write!(out, "\n{}. Only the held-out rows are validation.\n\n", controls(all));
+    out.push_str(&head(&[
+        "series", "class", "profile", "source", "points", "median", "9 in 10", "worst", "knee",
+    ]));
+    for judged in all {
+        let s = &judged.series;
+        let pc = |share: Option<f64>| share.map_or("–".to_owned(), |e| format!("{:.1} %", e * 100.0));
+        let worst = judged.points.iter().filter_map(|p| p.error).max_by(|a, b| a.abs().total_cmp(&b.abs()));
+        let knee = match (judged.knee, judged.control) {
+            (Some((published, modelled)), _) => {
+                format!("{} / {}", short(published.round()), short(modelled.round()))
+            }
+            (None, Some(control)) => (if control.holds { "holds" } else { "FAILS" }).to_owned(),
+            _ => "–".to_owned(),
+        };
+        let cells = [
+            format!("{} (`{}`)", s.title, s.id),
+            class(s.class).to_owned(),
+            s.profile.clone(),
+            s.source.clone(),
+            judged.points.len().to_string(),
+            pc(judged.median),
+            pc(judged.p90),
+            worst.map_or("–".to_owned(), percent),
+            knee,
+        ];
+        out.push_str(&row(&cells));
+    }
     out
 }
 
