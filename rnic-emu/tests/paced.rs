@@ -79,9 +79,17 @@ fn completions_take_the_modelled_time_and_everything_else_stays_as_it_was() {
     }
     let got: Vec<_> = (0..3).map(|_| a.sent().status).collect();
     assert_eq!(got, [IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WC_WR_FLUSH_ERR]);
-    let counts = stats::read(std::process::id()).expect("own counters");
-    let completed = counts.process(ProcessCounter::PacedCompletions);
-    assert!(completed >= 13);
-    assert_eq!(counts.model(ModelCounter::Completed), completed);
+    // The model's counters are published after the completions they count have become visible.
+    let read = || stats::read(std::process::id()).expect("own counters");
+    let published = |counts: &stats::Snapshot| {
+        counts.model(ModelCounter::Completed) == counts.process(ProcessCounter::PacedCompletions)
+    };
+    let asked = Instant::now();
+    while !published(&read()) && asked.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let counts = read();
+    assert!(counts.process(ProcessCounter::PacedCompletions) >= 13);
+    assert!(published(&counts), "{} of the model", counts.model(ModelCounter::Completed));
     assert!(counts.model(ModelCounter::MttLookups) > 0 && counts.model(ModelCounter::StageWire) > 0);
 }
