@@ -101,12 +101,15 @@ impl Nic {
         }
     }
 
-    /// The processing unit that is free first, and when.
-    pub fn next_unit(&self) -> (usize, Ps) {
+    /// A processing unit that is free by `now`, else the one that is free first; and when.
+    pub fn next_unit(&self, now: Ps) -> (usize, Ps) {
         let mut best = (0, Ps::MAX);
         for (unit, &free_at) in self.units.iter().enumerate() {
             if free_at < best.1 {
                 best = (unit, free_at);
+                if free_at <= now {
+                    break;
+                }
             }
         }
         best
@@ -145,6 +148,11 @@ impl Nic {
     /// Takes an answer through the send pipeline at `at`, the same way.
     pub fn send_answer(&mut self, now: Ps, at: Ps, work: Ps, stall: Ps) -> Ps {
         self.tx.reserve(now, at, work + stall) - stall
+    }
+
+    /// Up to when the receiving side is busy with what it has: its pipeline, or PCIe behind it.
+    pub fn behind_until(&self) -> Ps {
+        self.rx.full_until().max(self.up.full_until())
     }
 
     /// Takes a packet through the receive pipeline, the same way.

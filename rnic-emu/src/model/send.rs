@@ -137,7 +137,7 @@ impl Model {
     /// Gives free processing units to those waiting. Units are looked at only when something wants one.
     pub(super) fn dispatch(&mut self, node: usize) {
         while !self.nics[node].ring.is_empty() {
-            let (unit, free_at) = self.nics[node].next_unit();
+            let (unit, free_at) = self.nics[node].next_unit(self.now);
             let nic = &mut self.nics[node];
             if free_at > self.now {
                 if nic.look_at <= self.now {
@@ -204,7 +204,7 @@ impl Model {
         let packet = hw.request_packet(op, transport, payload, first);
         let out = nic.port.reserve(now, ready + hw.tx_latency, packet);
         // A receiver that cannot keep up pauses the link.
-        let paused = self.nics[peer].rx.full_until().saturating_sub(hw.rx_buffer);
+        let paused = self.nics[peer].behind_until().saturating_sub(hw.rx_buffer);
         let nic = &mut self.nics[node];
         // Packets of a message leave and arrive in order.
         let before = if first { 0 } else { self.wrs[id as usize].mark };

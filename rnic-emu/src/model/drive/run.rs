@@ -46,6 +46,8 @@ struct Run<'a> {
     /// Distance of neighbouring places, and how many there are in a region.
     step: u64,
     room: u64,
+    /// The program's own CPU time per request.
+    work: Ps,
     poll: Ps,
     pickup: Ps,
     wakeup: Ps,
@@ -72,6 +74,7 @@ pub fn drive(profile: &Profile, spec: &LoadSpec) -> Result<Outcome, SpecError> {
         cursor: 0,
         step,
         room: (setup.region_bytes / step).max(1),
+        work: from_ns(spec.work_ns * crowd),
         poll: ns(Key::HostPoll),
         pickup: ns(Key::HostEmptyPoll) / 2,
         wakeup: from_ns(profile.get(Key::EventInterrupt) + profile.get(Key::EventWakeup)),
@@ -360,7 +363,7 @@ impl Run<'_> {
         let (id, queue_lock, register) = (queue.id, queue.lock, queue.register);
         let cost = self.s.model.post_cost(id, &list);
         let work = (cost.cpu as f64 * self.s.crowd) as Ps;
-        let own = from_ns(self.spec.work_ns * f64::from(count) * self.s.crowd);
+        let own = self.work * Ps::from(count);
         let lock_cost = self.s.lock_cost;
         let ready = at + own;
         let mut end = ready + work;

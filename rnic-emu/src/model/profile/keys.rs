@@ -54,7 +54,7 @@ keys! {
     TxAck, "tx.ack", "ns", 0.0, 1e6, false, "Send pipeline per acknowledged request, to retire it.";
     TxCqe, "tx.cqe", "ns", 0.0, 1e6, false, "Pipeline time per CQE written.";
     TxLatency, "tx.latency", "ns", 0.0, 1e7, false, "Depth of the send pipeline for a request: WQE in, first byte out. Responses skip it.";
-    RxBuffer, "rx.buffer", "ns", 0.0, 1e9, false, "Backlog of the receive pipeline at which senders are paused (link credits, PFC).";
+    RxBuffer, "rx.buffer", "ns", 0.0, 1e9, false, "Backlog of the receiving side at which senders are paused (link credits, PFC).";
     RxMessage, "rx.message", "ns", 0.0, 1e6, false, "Receive pipeline per packet.";
     RxLatency, "rx.latency", "ns", 0.0, 1e7, false, "Depth of the receive pipeline: last byte in, DMA or response started.";
     PuCount, "pu.count", "", 1.0, 4096.0, true, "Processing units: how many QPs are worked on at once.";
