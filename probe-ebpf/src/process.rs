@@ -57,12 +57,7 @@ fn tell(kind: MessageKind, tgid: u32, tid: u32, start_ns: u64, parent_tgid: u32,
         count::lose(Loss::Ring);
         return;
     };
-    let offset = offset!(task_comm);
-    let comm = if offset != 0 {
-        user::kernel::<[u8; 16]>(task.wrapping_add(offset)).unwrap_or([0; 16])
-    } else {
-        [0; 16]
-    };
+    let comm = process_name(task).unwrap_or([0; 16]);
     entry.write(ProcessMessage {
         header: Header {
             kind: kind as u32,
@@ -78,4 +73,14 @@ fn tell(kind: MessageKind, tgid: u32, tid: u32, start_ns: u64, parent_tgid: u32,
         comm,
     });
     entry.submit(0);
+}
+
+/// The name of a task's process: that of its first thread. The last thread to end may be any helper.
+#[inline(always)]
+fn process_name(task: u64) -> Option<[u8; 16]> {
+    if offset!(task_comm) == 0 || offset!(task_group_leader) == 0 {
+        return None;
+    }
+    let leader = user::kernel::<u64>(task.wrapping_add(offset!(task_group_leader)))?;
+    user::kernel::<[u8; 16]>(leader.wrapping_add(offset!(task_comm)))
 }

@@ -6,11 +6,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 
 use probe_user::sample::{Call, Detail};
 use serde_json::Value;
-use support::{Recording, record};
+use support::{Recording, record, record_searching};
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
 
@@ -203,4 +204,47 @@ fn connections_by_rdma_cm_are_seen_and_cancelled_threads_do_no_harm() {
     assert_eq!(counts(Call::CmAccept), 1);
     assert!(counts(Call::CmGetEvent) >= 4);
     assert!(counts(Call::CmDisconnect) >= 1);
+}
+
+#[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
+fn an_older_rdma_core_elsewhere_in_another_mount_namespace_is_counted_exactly() {
+    let home = std::env::var("HOME").unwrap_or_else(|_| "/root".to_owned());
+    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| format!("{home}/.cache"));
+    let root = format!("{cache}/rdma-probe/rdma-core-33.2/usr");
+    let libraries = format!("{root}/lib/x86_64-linux-gnu");
+    if !Path::new(&libraries).join("libibverbs.so.1").exists() {
+        eprintln!(
+            "skipped: unpack Debian bullseye's libibverbs1, ibverbs-providers and ibverbs-utils 33.2-1 into {root}/.. \
+             (dpkg -x)"
+        );
+        return;
+    }
+    // The library looks for its drivers at one fixed place: there, for these processes, lie its own.
+    let script = format!(
+        "mount --bind {libraries}/libibverbs /usr/lib/x86_64-linux-gnu/libibverbs
+         PATH={root}/bin:$PATH; run=\"ibv_rc_pingpong -d $RDMA_DEV -g $RDMA_GID_INDEX -n 100\"
+         $run >/dev/null 2>&1 &
+         for i in $(seq 300); do ss -ltn | grep -q :18515 && break; sleep 0.1; done
+         $run $RDMA_IP >/dev/null 2>&1 || exit 1; wait $!"
+    );
+    let search = Some(Path::new(&libraries));
+    let done = record_searching(search, &["--interval", "5s"], &["unshare", "-m", "sh", "-c", &script]);
+    assert_eq!(done.output.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.output.stderr));
+    done.trace.assert_whole();
+    assert!(done.trace.probes.iter().any(|probe| probe.place.starts_with(&libraries)));
+    // What the library was asked for is what the kernel did.
+    for (library, kernel, each) in [
+        (Call::RegMr, Call::KernelPin, 2),
+        (Call::RegMr, Call::KernelRegMr, 2),
+        (Call::DeregMr, Call::KernelDeregMr, 2),
+        (Call::CreateQp, Call::KernelCreateQp, 2),
+        (Call::ModifyQp, Call::KernelModifyQp, 6),
+        (Call::CreateCq, Call::KernelCreateCq, 2),
+        (Call::DestroyCq, Call::KernelDestroyCq, 2),
+    ] {
+        let (library, kernel) = (done.trace.total(library), done.trace.total(kernel));
+        assert_eq!((library.entered, library.returned), (each, each));
+        assert_eq!(kernel.entered, each);
+    }
 }

@@ -1,8 +1,8 @@
 //! `rdma-probe record`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use probe_user::collect::{self, Session, clock};
 use probe_user::library;
 use probe_user::sample::{Footer, Header, Record, Verdict};
-use probe_user::target::{self, Identity, Paused, Running, invoking_user};
+use probe_user::target::{self, Paused, Running, invoking_user};
 use probe_user::trace::{self, WriteError, Writer};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::SignalsInfo;
@@ -119,9 +119,9 @@ fn start(args: &Args, session: &mut Session) -> Result<Option<Running>> {
     let user = if args.as_root { None } else { invoking_user() };
     let program = args.command[0].clone();
     let named = || format!("cannot run '{}'", program.display());
-    let paused = Paused::spawn(&args.command, user.clone()).with_context(named)?;
+    let paused = Paused::spawn(&args.command, user).with_context(named)?;
     session.watch_before_exec(paused.pid()).with_context(named)?;
-    session.prepare(likely_files(&program, user.as_ref()));
+    session.prepare(likely_files(&args.command));
     Ok(Some(paused.release().map_err(|source| NotRun { program, source })?))
 }
 
@@ -140,14 +140,35 @@ impl NotRun {
     }
 }
 
-fn likely_files(program: &OsString, _user: Option<&Identity>) -> Vec<PathBuf> {
-    let path = target::program_file(program).map(|(path, _)| path);
-    let variable = |name: &str| std::env::var_os(name);
-    library::candidates(
-        path.as_deref(),
-        variable("LD_PRELOAD").as_deref(),
-        variable("LD_LIBRARY_PATH").as_deref(),
-    )
+/// Files the command will probably load verbs from, looked at before it runs.
+fn likely_files(command: &[OsString]) -> Vec<PathBuf> {
+    let (assigned, program) = behind_env(command);
+    let variable = |name: &str| {
+        let last = assigned.iter().rev().find(|(assigned, _)| assigned == name);
+        last.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+    };
+    let path = program.and_then(target::program_file).map(|(path, _)| path);
+    let (preload, search) = (variable("LD_PRELOAD"), variable("LD_LIBRARY_PATH"));
+    library::candidates(path.as_deref(), preload.as_deref(), search.as_deref())
+}
+
+/// The variables that `env NAME=VALUE… PROGRAM …` sets, and the program it runs; another command is its own program.
+fn behind_env(command: &[OsString]) -> (Vec<(String, OsString)>, Option<&OsStr>) {
+    let mut words = command.iter();
+    let first = words.next();
+    if first.and_then(|word| Path::new(word).file_name()) != Some(OsStr::new("env")) {
+        return (Vec::new(), first.map(OsString::as_os_str));
+    }
+    let mut assigned = Vec::new();
+    for word in words {
+        let Some((name, value)) = word.to_str().and_then(|word| word.split_once('=')) else {
+            // Options of env come before; what they mean is left to env.
+            let option = word.as_encoded_bytes().starts_with(b"-");
+            return (assigned, (!option).then_some(word));
+        };
+        assigned.push((name.to_owned(), value.into()));
+    }
+    (assigned, None)
 }
 
 /// How a recording ended.
@@ -367,6 +388,19 @@ mod tests {
         for wrong in ["", "s", "5x", "0", "-1", "1e400", "nan", "99999999999999999999h"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_env_sets_counts_for_the_program_behind_it() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let command = words("/usr/bin/env LD_PRELOAD=/a.so X=1 prog -v");
+        let (assigned, program) = behind_env(&command);
+        assert_eq!(assigned[0], ("LD_PRELOAD".to_owned(), OsString::from("/a.so")));
+        assert_eq!(program, Some(OsStr::new("prog")));
+        let command = words("prog LD_PRELOAD=/a.so");
+        assert_eq!(behind_env(&command), (Vec::new(), Some(OsStr::new("prog"))));
+        assert_eq!(behind_env(&words("env -i prog")), (Vec::new(), None));
+        assert_eq!(behind_env(&[]), (Vec::new(), None));
     }
 
     #[test]
