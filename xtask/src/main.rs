@@ -41,6 +41,8 @@ enum Task {
     Workload(pass_on::Workload),
     /// Run a command on the emulated RNIC
     Emu(pass_on::Emu),
+    /// Run stock verbs programs on the emulated RNIC, every combination, and print a table
+    EmuMatrix(pass_on::EmuMatrix),
     /// Hold the emulated RNIC's timing model against published measurements
     EmuValidate(pass_on::EmuValidate),
     /// Run a benchmark, or list them
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Task::Ci(options) => (test::main(&options, By::Integration), 1),
         Task::Workload(options) => (pass_on::workload(&options), 1),
         Task::Emu(options) => (pass_on::emu(&options), 1),
+        Task::EmuMatrix(options) => (pass_on::emu_matrix(&options), 1),
         Task::EmuValidate(options) => (pass_on::emu_validate(&options), 1),
         Task::Bench(options) => (pass_on::bench(&options), 1),
         Task::Screenshots(options) => (screenshots::main(&options), 1),

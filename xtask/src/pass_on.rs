@@ -11,19 +11,22 @@ use serde_json::Value;
 use crate::command;
 use crate::paths;
 
-const EMU_EXAMPLES: &str = "\
-Example:
-  cargo xtask emu -- sh -c 'ibv_rc_pingpong -g 0 & sleep 1; ibv_rc_pingpong -g 0 localhost'
-
-Exit status: the command's. `rnic-emu --help` tells of profiles and other settings.";
-
 /// Arguments of `emu`.
 #[derive(Debug, Args)]
-#[command(after_help = EMU_EXAMPLES)]
+#[command(disable_help_flag = true)]
 pub struct Emu {
-    /// The command and its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
-    command: Vec<OsString>,
+    /// Arguments of rnic-emu: options, `--`, and the command
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    arguments: Vec<OsString>,
+}
+
+/// Arguments of `emu-matrix`.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub struct EmuMatrix {
+    /// Arguments of the matrix: words that a line must have, --json, --list, --limit SECONDS
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    arguments: Vec<OsString>,
 }
 
 const WORKLOAD_EXAMPLES: &str = "\
@@ -67,7 +70,18 @@ pub struct Bench {
 /// When the emulator does not build or cannot be started.
 pub fn emu(emu: &Emu) -> Result<u8> {
     release(&["rnic-emu", "rnic-emu-preload"])?;
-    become_program("rnic-emu", [OsString::from("--")].iter().chain(&emu.command))
+    become_program("rnic-emu", &emu.arguments)
+}
+
+/// Runs stock verbs programs on the emulated RNIC, every combination, and prints a table.
+///
+/// # Errors
+/// When the emulator does not build or cargo cannot be started.
+pub fn emu_matrix(matrix: &EmuMatrix) -> Result<u8> {
+    let mut cargo = command::cargo();
+    cargo.args(["test", "--quiet", "--release", "--package", "rnic-emu-preload", "--test", "matrix", "--"]);
+    cargo.arg("--all").args(&matrix.arguments);
+    Err(cargo.exec()).context("cannot start cargo")
 }
 
 /// Runs a reference workload.

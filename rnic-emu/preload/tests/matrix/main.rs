@@ -1,5 +1,5 @@
 //! Stock programs of perftest and ibverbs-utils on the emulated device: a table in which every cell passes or says why
-//! not. `cargo test -p rnic-emu-preload --test matrix -- --all` runs the whole of it.
+//! not. `cargo xtask emu-matrix` runs the whole of it.
 
 mod cells;
 #[path = "../kit/mod.rs"]
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 #[derive(Parser)]
 #[command(after_help = "Examples:
   cargo test -p rnic-emu-preload --test matrix                       # a dozen cells
-  cargo test -p rnic-emu-preload --test matrix -- --all              # all of them, some minutes
-  cargo test -p rnic-emu-preload --test matrix -- --all ib_send      # those with these words in their line
-  cargo test -p rnic-emu-preload --test matrix -- --all --json
+  cargo xtask emu-matrix                                             # all of them, some minutes
+  cargo xtask emu-matrix ib_send                                     # those with these words in their line
+  cargo xtask emu-matrix --json
 
 Exit status 1 if a cell fails that gives no reason.")]
 struct Args {
