@@ -112,6 +112,7 @@ fn sample(events: u64) -> Record {
             id: PROCESS,
             calls: [(Call::RegMr, count), (Call::DeregMr, count)].into(),
             latency_ns: [(Call::RegMr, histogram.clone()), (Call::DeregMr, histogram)].into(),
+            data_path: None,
         }],
         ..Sample::default()
     })

@@ -32,10 +32,8 @@ impl Reported {
                 changed.insert(process(key.tgid, key.start_ns));
             }
         }
-        let mut samples: BTreeMap<ProcessId, ProcessSample> = changed
-            .into_iter()
-            .map(|id| (id, ProcessSample { id, calls: BTreeMap::new(), latency_ns: BTreeMap::new() }))
-            .collect();
+        let mut samples: BTreeMap<ProcessId, ProcessSample> =
+            changed.into_iter().map(|id| (id, ProcessSample { id, ..ProcessSample::default() })).collect();
         for (key, counters) in &reading.calls {
             let Some(sample) = samples.get_mut(&process(key.tgid, key.start_ns)) else { continue };
             let Some(id) = CallId::from_number(key.call) else { continue };

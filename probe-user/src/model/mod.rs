@@ -5,6 +5,7 @@
 
 mod calls;
 mod cm;
+mod data_path;
 mod histogram;
 mod page_cost;
 mod process;
@@ -19,6 +20,7 @@ use crate::sample::{Device, Footer, Header, Lost, Probe, Process, ProcessId, Rec
 
 pub use calls::{CallStats, Interval};
 pub use cm::{Cm, Step};
+pub use data_path::size_class;
 pub use histogram::{bounds, bucket_of};
 pub use page_cost::{Fit, PAGE_BYTES, PageCost, pages_of};
 pub use process::{Objects, Pins, ProcessModel};

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::sample::{Footer, Header, Record, SCHEMA, Sample};
+use crate::sample::{Footer, Header, ProcessSample, Record, SCHEMA, Sample};
 
 use super::sink::{LimitReached, Sink};
 use super::{MAX_LINE_BYTES, RESERVE_BYTES, destination};
@@ -247,16 +247,10 @@ impl Writer {
     fn push_sample(&mut self, sample: &Sample) -> Result<(), WriteError> {
         match self.encode(&Record::Sample(sample.clone())) {
             Ok(()) => self.put(0, 1),
-            Err(WriteError::Encode(_)) if sample.processes.len() > 1 || sample.devices.len() > 1 => {
-                let (p, d) = (sample.processes.len().div_ceil(2), sample.devices.len().div_ceil(2));
-                let part = |processes: &[_], devices: &[_]| Sample {
-                    t_ns: sample.t_ns,
-                    processes: processes.to_vec(),
-                    lost: sample.lost.clone(),
-                    devices: devices.to_vec(),
-                };
-                self.push_sample(&part(&sample.processes[..p], &sample.devices[..d]))?;
-                self.push_sample(&part(&sample.processes[p..], &sample.devices[d..]))
+            Err(error @ WriteError::Encode(_)) => {
+                let Some((one, other)) = halves(sample) else { return Err(error) };
+                self.push_sample(&one)?;
+                self.push_sample(&other)
             }
             Err(error) => Err(error),
         }
@@ -300,6 +294,34 @@ impl Writer {
         self.samples += samples;
         self.ended.map_or(Ok(()), |ended| Err(ended.error()))
     }
+}
+
+/// A sample as two: its processes and devices shared out, or the queues of its only process. `None` where there is
+/// nothing left to share out.
+fn halves(sample: &Sample) -> Option<(Sample, Sample)> {
+    let part = |processes: &[ProcessSample], devices: &[_]| Sample {
+        t_ns: sample.t_ns,
+        processes: processes.to_vec(),
+        lost: sample.lost.clone(),
+        devices: devices.to_vec(),
+    };
+    let (processes, devices) = (&sample.processes, &sample.devices);
+    if processes.len() > 1 || devices.len() > 1 {
+        let (p, d) = (processes.len().div_ceil(2), devices.len().div_ceil(2));
+        return Some((part(&processes[..p], &devices[..d]), part(&processes[p..], &devices[d..])));
+    }
+    let queues = processes.first()?.data_path.as_ref()?.queues.len();
+    if queues < 2 {
+        return None;
+    }
+    let (mut one, mut other) = (part(processes, devices), part(processes, &[]));
+    if let Some(path) = &mut one.processes[0].data_path {
+        path.queues.truncate(queues / 2);
+    }
+    if let Some(path) = &mut other.processes[0].data_path {
+        path.queues.drain(..queues / 2);
+    }
+    Some((one, other))
 }
 
 /// Repeats what a signal interrupted: the recorder is told to stop by signals, and must still write its end.

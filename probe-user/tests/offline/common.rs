@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use probe_user::model::bucket_of;
 use probe_user::sample::{
-    Call, CallCount, Detail, Device, Event, Footer, Gid, Header, Histogram, Port, Probe, Process, ProcessId,
-    ProcessSample, QpAttributes, Record, RegistrationSplit, SCHEMA, Sample, Verdict,
+    Call, CallCount, Counting, DataPath, Detail, Device, Event, FailedCqes, Footer, Gid, Header, Histogram,
+    Instruction, Observed, ObservedBy, Opcode, Port, Probe, Process, ProcessId, ProcessSample, QpAttributes,
+    QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency, Record, RegistrationSplit, SCHEMA, Sample,
+    Strides, Verdict,
 };
 
 pub const ALICE: ProcessId = ProcessId { pid: 100, start_ns: 5 };
@@ -43,9 +45,129 @@ pub fn sample(id: ProcessId, t_ns: u64, call: Call, count: CallCount, latency: &
             id,
             calls: BTreeMap::from([(call, count)]),
             latency_ns: BTreeMap::from([(call, Histogram(latency.iter().copied().collect()))]),
+            data_path: None,
         }],
         ..Sample::default()
     })
+}
+
+/// A sample of one process's posts and polls.
+pub fn queues_sample(id: ProcessId, t_ns: u64, data_path: DataPath) -> Record {
+    let process = ProcessSample { id, data_path: Some(data_path), ..ProcessSample::default() };
+    Record::Sample(Sample { t_ns, processes: vec![process], ..Sample::default() })
+}
+
+/// Counts of a queue pair: `calls` posts of four WRITEs each, one of them signalled.
+pub fn posted(calls: u64) -> QueueCounts {
+    QueueCounts {
+        post_calls: calls,
+        wrs: 4 * calls,
+        signalled: calls,
+        bytes: 256 * calls,
+        sges: 4 * calls,
+        longest_unsignalled: 3,
+        opcodes: BTreeMap::from([(Opcode::RdmaWrite, 4 * calls)]),
+        ..QueueCounts::default()
+    }
+}
+
+/// Counts of a completion queue: one completion, and one empty poll, for each of `cqes`.
+pub fn polled(cqes: u64) -> QueueCounts {
+    QueueCounts {
+        polls: 2 * cqes,
+        empty_polls: cqes,
+        cqes,
+        statuses: BTreeMap::from([(0, cqes)]),
+        ..QueueCounts::default()
+    }
+}
+
+/// The exact counts of queues, and as totals their sum.
+pub fn exact(queues: Vec<QueueSample>) -> DataPath {
+    let mut totals = QueueCounts::default();
+    queues.iter().for_each(|queue| totals.add(&queue.counts));
+    let observed = Observed { by: ObservedBy::Tap, ..Observed::default() };
+    DataPath { observed, totals, queues, ..DataPath::default() }
+}
+
+/// One queue of each kind, with every figure a source may know.
+pub fn every_figure_of_the_data_path() -> DataPath {
+    let latency = Histogram(BTreeMap::from([(bucket_of(2_000), 10)]));
+    let strides = Strides { sequential: 30, same: 2, random: 7 };
+    let detail = QueueDetail {
+        examined_wrs: Some(40),
+        sizes: BTreeMap::from([(6, 40)]),
+        unaligned_64: Some(4),
+        unaligned_4096: Some(30),
+        odd_lengths: Some(1),
+        remote_strides: Some(strides),
+        local_strides: Some(strides),
+        could_inline: Some(12),
+        mergeable: Some(5),
+        most_outstanding: Some(16),
+        post_to_reap_ns: vec![ReapLatency {
+            opcode: Opcode::RdmaWrite,
+            size_class: 6,
+            latency_ns: latency.clone(),
+        }],
+        ..QueueDetail::default()
+    };
+    let qp = QueueCounts {
+        post_calls: 12,
+        post_failed: 2,
+        post_errnos: BTreeMap::from([(12, 2)]),
+        inline: 8,
+        recv_calls: 3,
+        recv_failed: 1,
+        recv_wrs: 6,
+        recv_bytes: 600,
+        recv_sges: 6,
+        cut: 1,
+        aborted: 1,
+        threads: Some(2),
+        detail: Some(Box::new(detail)),
+        ..posted(10)
+    };
+    let cq = QueueCounts {
+        failed_polls: 1,
+        cqe_errors: 2,
+        statuses: BTreeMap::from([(0, 8), (5, 2)]),
+        notifies: 3,
+        threads: Some(1),
+        detail: Some(Box::new(QueueDetail {
+            most_cqes_per_poll: Some(4),
+            cqe_to_post_ns: Some(latency),
+            failed_by_qp: vec![FailedCqes { status: 5, qpn: 17, count: 2 }],
+            ..QueueDetail::default()
+        })),
+        ..polled(10)
+    };
+    let srq = QueueCounts { recv_calls: 1, recv_wrs: 8, recv_bytes: 800, recv_sges: 8, ..Default::default() };
+    let sampled = Observed {
+        by: ObservedBy::Function,
+        why: "time slices, to stay within --overhead 1".into(),
+        counting: Counting::Estimated,
+        share: 0.25,
+        error: Some(0.02),
+        instruction: Some(Instruction::Emulated),
+        hit_ns: Some(400),
+    };
+    let queue = |queue, object, pointer, number, counts| QueueSample {
+        queue,
+        object,
+        pointer,
+        number,
+        counts,
+        ..QueueSample::default()
+    };
+    let mut path = exact(vec![
+        queue(QueueKind::Qp, 1, 10, 17, qp),
+        queue(QueueKind::Cq, 2, 5, 3, cq),
+        QueueSample { observed: Some(sampled), gone: true, ..queue(QueueKind::Srq, 3, 6, 1, srq) },
+    ]);
+    path.uncounted = 1;
+    path.unseen = vec!["a second libibverbs in the process".into()];
+    path
 }
 
 pub fn footer(reason: &str) -> Footer {
@@ -157,6 +279,7 @@ pub fn every_kind_of_record() -> Vec<Record> {
     records.push(Record::Event(failed));
     let count = CallCount { entered: 2, returned: 2, failed: 1, bytes: 8192, total_ns: 200 };
     records.push(sample(ALICE, 60_000, Call::RegMr, count, &[(bucket_of(100), 2)]));
+    records.push(queues_sample(ALICE, 65_000, every_figure_of_the_data_path()));
     records.push(Record::Sample(Sample { t_ns: 70_000, devices: vec![device], ..Sample::default() }));
     records.push(Record::Footer(Footer { exit_status: Some(0), ..footer("target exited") }));
     records

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::*;
-use probe_user::sample::{Call, CallCount, Detail, ProcessSample, Record, Sample};
+use probe_user::sample::{Call, CallCount, Detail, ProcessSample, QueueKind, QueueSample, Record, Sample};
 use probe_user::trace::{MAX_LINE_BYTES, Options, ReadError, Reader, WriteError, Writer};
 use proptest::prelude::*;
 
@@ -193,6 +193,30 @@ fn a_sample_too_long_for_one_line_is_written_in_parts_of_the_same_moment() {
         .flatten()
         .collect();
     assert!(read.iter().map(|p| p.id.pid).eq(0..20_000));
+}
+
+#[test]
+fn a_process_with_more_queues_than_a_line_holds_is_written_in_parts_that_each_tell_its_totals() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.jsonl");
+    let queues = (0..12_000).map(|object| QueueSample {
+        queue: QueueKind::Qp,
+        object,
+        counts: posted(object),
+        ..QueueSample::default()
+    });
+    let whole = exact(queues.collect());
+    let mut writer = Writer::create(&path, &header(), Options::default()).unwrap();
+    writer.push(&queues_sample(ALICE, 7, whole.clone())).unwrap();
+    assert!(writer.finish(footer("x")).unwrap().samples > 1);
+    let mut read = Vec::new();
+    for record in Reader::open(&path).unwrap() {
+        let Record::Sample(sample) = record.unwrap() else { continue };
+        let part = sample.processes[0].data_path.clone().unwrap();
+        assert_eq!(part.totals, whole.totals);
+        read.extend(part.queues);
+    }
+    assert_eq!(read, whole.queues);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 pub mod collector;
 mod cursor;
 pub mod live;
+mod queues_before;
 pub mod recorder;
 pub mod replay;
 pub mod workloads;

@@ -11,6 +11,8 @@ use probe_user::sample::{
 };
 use probe_user::trace::{Options, Summary, WriteError, Writer};
 
+use super::queues_before::QueuesBefore;
+
 /// What has come so far, as far as a later recording needs it, and the recording.
 #[derive(Debug, Default)]
 pub struct Recorder {
@@ -18,6 +20,7 @@ pub struct Recorder {
     processes: BTreeMap<ProcessId, Process>,
     probes: BTreeMap<(String, String), Probe>,
     counters: BTreeMap<ProcessId, ProcessSample>,
+    queues: BTreeMap<ProcessId, QueuesBefore>,
     lost: Lost,
     now_ns: u64,
     writing: Option<Writing>,
@@ -27,6 +30,7 @@ pub struct Recorder {
 struct Writing {
     writer: Writer,
     before: BTreeMap<ProcessId, ProcessSample>,
+    queues_before: BTreeMap<ProcessId, QueuesBefore>,
     lost_before: Lost,
 }
 
@@ -41,6 +45,7 @@ impl Recorder {
             Record::Process(process) if process.exited => {
                 self.processes.remove(&process.id);
                 self.counters.remove(&process.id);
+                self.queues.remove(&process.id);
             }
             Record::Process(process) => {
                 self.processes.insert(process.id, process.clone());
@@ -77,6 +82,9 @@ impl Recorder {
             all.id = one.id;
             all.calls.extend(one.calls.iter().map(|(call, count)| (*call, *count)));
             all.latency_ns.extend(one.latency_ns.iter().map(|(call, h)| (*call, h.clone())));
+            if let Some(path) = &one.data_path {
+                self.queues.entry(one.id).or_default().remember(path);
+            }
         }
     }
 
@@ -100,7 +108,8 @@ impl Recorder {
         }
         writer.flush()?;
         let (before, lost_before) = (self.counters.clone(), self.lost.clone());
-        self.writing = Some(Writing { writer, before, lost_before });
+        let queues_before = self.queues.clone();
+        self.writing = Some(Writing { writer, before, queues_before, lost_before });
         Ok(())
     }
 
@@ -125,6 +134,9 @@ impl Writing {
     fn since(&self, sample: &Sample) -> Sample {
         let mut sample = sample.clone();
         for one in &mut sample.processes {
+            if let (Some(path), Some(before)) = (&mut one.data_path, self.queues_before.get(&one.id)) {
+                before.take_off(path);
+            }
             let Some(before) = self.before.get(&one.id) else { continue };
             for (call, count) in &mut one.calls {
                 *count = count_since(*count, before.calls.get(call).copied().unwrap_or_default());
@@ -176,6 +188,7 @@ mod tests {
                 id,
                 calls: [(Call::RegMr, count)].into(),
                 latency_ns: [(Call::RegMr, Histogram([(100, entered)].into()))].into(),
+                data_path: None,
             }],
             ..Sample::default()
         })

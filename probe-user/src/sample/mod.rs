@@ -7,10 +7,17 @@
 //! Times named `t_ns` are `CLOCK_MONOTONIC` nanoseconds of the recording host; the header anchors them to wall time.
 //! Every other key carries its unit, except counts and identifiers.
 
+mod data_path;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use data_path::{
+    Counting, DataPath, FailedCqes, Instruction, Observed, ObservedBy, Opcode, QueueCounts, QueueDetail,
+    QueueKind, QueueSample, ReapLatency, Strides,
+};
 
 /// The schema named by every trace header this version writes.
 pub const SCHEMA: &str = "rdma-trace/1";
@@ -293,6 +300,9 @@ pub struct ProcessSample {
     pub calls: BTreeMap<Call, CallCount>,
     /// Latency of each call that has returned, in ns.
     pub latency_ns: BTreeMap<Call, Histogram>,
+    /// Posts and polls; absent where nothing changed since the sample before, or nothing watches them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_path: Option<DataPath>,
 }
 
 /// What was missed, cumulative. All zero means every count is exact.

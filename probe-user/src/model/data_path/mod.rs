@@ -1,0 +1,5 @@
+//! Posts and polls: per process and per queue.
+
+mod counts;
+
+pub use counts::size_class;
