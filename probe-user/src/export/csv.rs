@@ -1,5 +1,7 @@
 //! One CSV file per table, for pandas, DuckDB and spreadsheets. Times are ns since the beginning of the recording.
 
+mod queues;
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter};
 use std::path::Path;
@@ -29,6 +31,7 @@ pub struct Csv {
     latencies: Table,
     losses: Table,
     counters: Table,
+    queues: queues::Queues,
 }
 
 impl Csv {
@@ -132,6 +135,7 @@ impl Csv {
             )?,
             losses: table("losses.csv", &["t_ns", "ring_events", "unpaired", "kernel_returns", "uncounted"])?,
             counters: table("counters.csv", &["t_ns", "device", "port", "counter", "value"])?,
+            queues: queues::Queues::create(table)?,
         })
     }
 
@@ -243,6 +247,9 @@ impl Csv {
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {
         let t = self.since(sample.t_ns);
         for process in &sample.processes {
+            if let Some(path) = &process.data_path {
+                self.queues.sample(&t, process.id, path)?;
+            }
             let id = [process.id.pid.to_string(), process.id.start_ns.to_string()];
             for (call, count) in &process.calls {
                 let numbers = [count.entered, count.returned, count.failed, count.bytes, count.total_ns];
@@ -349,7 +356,8 @@ impl Exporter for Csv {
             &mut self.counters,
         ]
         .into_iter()
-        .try_for_each(Table::flush)
+        .try_for_each(Table::flush)?;
+        self.queues.flush()
     }
 }
 

@@ -1,5 +1,7 @@
 //! OpenMetrics text, as Prometheus reads it: the totals of a recording, or of a live model.
 
+mod queues;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -33,6 +35,11 @@ pub fn write(model: &Model, out: &mut dyn Write) -> io::Result<()> {
     }
     durations(&mut text, &series);
     gauges(&mut text, model);
+    let named = ranked(model).into_iter().enumerate().map(|(rank, process)| {
+        let (pid, comm) = name(process, rank);
+        (pid, comm, process)
+    });
+    queues::write(&mut text, named);
     let lost = model.lost();
     family(&mut text, "rdma_probe_lost", "counter", None, "What the profiler missed.");
     for (what, n) in [
@@ -75,15 +82,20 @@ struct Series {
     latency: Histogram,
 }
 
+/// Processes, those that did most first.
+fn ranked(model: &Model) -> Vec<&ProcessModel> {
+    let busy = |p: &ProcessModel| {
+        let calls = p.calls.values().map(|c| c.count().entered).fold(0, u64::saturating_add);
+        calls.saturating_add(p.data_path.totals.counts().all_wrs())
+    };
+    let mut ranked: Vec<&ProcessModel> = model.processes.values().collect();
+    ranked.sort_by_cached_key(|p| (std::cmp::Reverse(busy(p)), p.info.id));
+    ranked
+}
+
 fn series(model: &Model) -> BTreeMap<Labels, Series> {
-    let mut ranked: Vec<(u64, &ProcessModel)> = model
-        .processes
-        .values()
-        .map(|p| (p.calls.values().map(|c| c.count().entered).fold(0, u64::saturating_add), p))
-        .collect();
-    ranked.sort_by_key(|(calls, p)| (std::cmp::Reverse(*calls), p.info.id));
     let mut all: BTreeMap<Labels, Series> = BTreeMap::new();
-    for (rank, (_, process)) in ranked.into_iter().enumerate() {
+    for (rank, process) in ranked(model).into_iter().enumerate() {
         let (pid, comm) = name(process, rank);
         for (call, stats) in process.calls.iter().filter(|(call, _)| **call != Call::Unknown) {
             let labels = Labels { pid: pid.clone(), comm: comm.clone(), call: call_name(*call) };
@@ -160,7 +172,7 @@ fn gauges(text: &mut String, model: &Model) {
     for (name, help, value) in GAUGES {
         family(text, name, "gauge", None, help);
         let mut sums: BTreeMap<(String, String), u64> = BTreeMap::new();
-        let alive = model.processes.values().filter(|p| !p.info.exited && !p.calls.is_empty());
+        let alive = model.processes.values().filter(|p| !p.info.exited && p.used_rdma());
         for (rank, process) in alive.enumerate() {
             *sums.entry(self::name(process, rank)).or_default() += value(process);
         }

@@ -4,6 +4,8 @@
 //! live objects and losses are counters. Times are microseconds since the beginning of the recording: as doubles they
 //! keep every nanosecond of 104 days.
 
+mod rates;
+
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -239,6 +241,18 @@ impl<W: Write> Perfetto<W> {
         Ok(())
     }
 
+    /// Rates of posts and polls, where they changed.
+    fn rates(&mut self) -> io::Result<()> {
+        for rate in rates::rates(&self.model) {
+            let before = self.counters.insert((rate.process, rate.name), rate.value);
+            if before.unwrap_or(0) != rate.value {
+                let pid = self.pid(rate.process)?;
+                self.counter(rate.name, pid, rate.at_ns, rate.value)?;
+            }
+        }
+        Ok(())
+    }
+
     fn counter(&mut self, name: &str, pid: u32, at_ns: u64, value: u64) -> io::Result<()> {
         self.write(&Entry {
             name,
@@ -280,7 +294,7 @@ impl<W: Write> Exporter for Perfetto<W> {
                     self.lost = lost;
                     self.counter("lost", 0, sample.t_ns, lost)?;
                 }
-                Ok(())
+                self.rates()
             }
             Record::Probe(_) | Record::Footer(_) => Ok(()),
         }

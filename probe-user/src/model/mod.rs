@@ -20,7 +20,7 @@ use crate::sample::{Device, Footer, Header, Lost, Probe, Process, ProcessId, Rec
 
 pub use calls::{CallStats, Interval};
 pub use cm::{Cm, Step};
-pub use data_path::size_class;
+pub use data_path::{DataPath, Queue, QueueInterval, Tally, size_class};
 pub use histogram::{bounds, bucket_of};
 pub use page_cost::{Fit, PAGE_BYTES, PageCost, pages_of};
 pub use process::{Objects, Pins, ProcessModel};
@@ -108,7 +108,8 @@ impl Model {
     pub fn start_window(&mut self, t_ns: u64) {
         self.window_start_ns = Some(t_ns);
         self.lost_before = self.lost.clone();
-        self.processes.values_mut().for_each(ProcessModel::start_window);
+        let room = &mut self.room;
+        self.processes.values_mut().for_each(|process| process.start_window(room));
     }
 
     /// What was missed within the window of interest.
@@ -166,8 +167,8 @@ impl Model {
         let (from, to) = self.interval;
         self.lost = most(&self.lost, &sample.lost);
         for of_process in &sample.processes {
-            if let Some((process, _)) = self.process(of_process.id) {
-                process.sampled(of_process, from, to);
+            if let Some((process, room)) = self.process(of_process.id) {
+                process.sampled(of_process, from, to, room);
             }
         }
         self.see_devices(&sample.devices);

@@ -6,6 +6,7 @@ use crate::sample::{Call, CallCount, Detail, Event, Histogram, Process, ProcessS
 
 use super::calls::CallStats;
 use super::cm::Cm;
+use super::data_path::DataPath;
 use super::queues::Queues;
 use super::registration::{Region, Registrations};
 use super::room::{Population, Room, clipped};
@@ -84,6 +85,8 @@ pub struct ProcessModel {
     pub registrations: Registrations,
     /// QPs, CQs, SRQs.
     pub queues: Queues,
+    /// Posts and polls.
+    pub data_path: DataPath,
     /// Connection management.
     pub cm: Cm,
     /// Protection domains.
@@ -110,6 +113,7 @@ impl ProcessModel {
             self.execs += 1;
             self.registrations.all_gone(room);
             self.queues.all_gone(process.t_ns, room);
+            self.data_path.all_gone();
             self.cm.all_gone(room);
             for objects in [&mut self.pds, &mut self.channels, &mut self.contexts] {
                 objects.all_gone(room);
@@ -125,7 +129,10 @@ impl ProcessModel {
     }
 
     /// Takes in a sample.
-    pub(super) fn sampled(&mut self, sample: &ProcessSample, from_ns: u64, to_ns: u64) {
+    pub(super) fn sampled(&mut self, sample: &ProcessSample, from_ns: u64, to_ns: u64, room: &mut Room) {
+        if let Some(path) = &sample.data_path {
+            self.data_path.sampled(path, from_ns, to_ns, room);
+        }
         for (call, count) in sample.calls.iter().filter(|(call, _)| **call != Call::Unknown) {
             let latency = sample.latency_ns.get(call);
             self.calls.entry(*call).or_default().sampled(count, latency, from_ns, to_ns);
@@ -218,7 +225,8 @@ impl ProcessModel {
     }
 
     /// Begins the window of interest.
-    pub(super) fn start_window(&mut self) {
+    pub(super) fn start_window(&mut self, room: &mut Room) {
+        self.data_path.start_window(room);
         self.calls.values_mut().for_each(CallStats::start_window);
         self.registrations.start_window();
         self.queues.start_window();
@@ -230,6 +238,11 @@ impl ProcessModel {
         self.acknowledged = 0;
         self.async_events.clear();
         self.execs = 0;
+    }
+
+    /// True when a call, a post or a poll of it was watched.
+    pub fn used_rdma(&self) -> bool {
+        !self.calls.is_empty() || self.data_path.is_observed()
     }
 
     /// Counts of one kind of call; all zero when it was never seen.
@@ -286,6 +299,7 @@ impl ProcessModel {
             + self.queues.qps().len()
             + self.queues.cqs().len()
             + self.queues.srqs().len()
+            + self.data_path.remembered()
             + self.pds.live.len()
             + self.channels.live.len()
             + self.contexts.live.len()

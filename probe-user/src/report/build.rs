@@ -1,5 +1,7 @@
 //! From a model to a report.
 
+mod data_path;
+
 use crate::model::{self, Model, ProcessModel, Step};
 use crate::sample::{Call, Histogram, Verdict};
 use crate::trace::Notes;
@@ -28,7 +30,7 @@ pub fn build(model: &Model, notes: Option<&Notes>, filter: &Filter) -> Report {
     let mut processes: Vec<Process> = model
         .processes
         .iter()
-        .filter(|(id, process)| !process.calls.is_empty() && filter.wants(id.pid, &process.info.comm))
+        .filter(|(id, process)| process.used_rdma() && filter.wants(id.pid, &process.info.comm))
         .map(|(_, process)| build_process(model, process, &visible))
         .collect();
     processes.sort_by_cached_key(|p| (std::cmp::Reverse(control_time(p)), p.pid, p.start_ns));
@@ -137,6 +139,7 @@ fn build_process(model: &Model, process: &ProcessModel, visible: &Visible<'_>) -
         deregistration: deregistration(process, visible),
         kernel_pin: kernel_pin(process, visible),
         queues: queues(model, process, visible),
+        data_path: data_path::of_process(process),
         modify_qp: ModifyQp {
             calls: calls(process, &[Call::ModifyQp], visible),
             reached: process.queues.reached.clone(),
@@ -293,8 +296,8 @@ fn queues(model: &Model, process: &ProcessModel, visible: &Visible<'_>) -> Queue
             cq: *pointer,
             cqe: cq.created_ns.map(|_| cq.cqe),
             channel: cq.channel != 0,
-            qpns: Vec::new(),
             qps_peak: cq.qps.peak,
+            ..Cq::default()
         })
         .collect();
     cqs.sort_unstable_by_key(|cq| (std::cmp::Reverse(cq.qps_peak), cq.cq));
@@ -307,6 +310,8 @@ fn queues(model: &Model, process: &ProcessModel, visible: &Visible<'_>) -> Queue
             }
         }
     }
+    let mut qps: Vec<Qp> = q.qps().into_iter().chain(q.ended()).map(|qp| queue_pair(qp, relative)).collect();
+    data_path::into_queues(process, &mut qps, &mut cqs);
     Queues {
         qp_created: made(&qp_create, Call::CreateQp),
         qp_failed: qp_create.failed,
@@ -326,7 +331,7 @@ fn queues(model: &Model, process: &ProcessModel, visible: &Visible<'_>) -> Queue
         cq_create,
         exact: events_complete(model, process),
         destroyed_of_unknown: q.unknown_destroyed,
-        qps: q.qps().into_iter().chain(q.ended()).map(|qp| queue_pair(qp, relative)).collect(),
+        qps,
         qps_not_listed: q.ended_dropped,
         cqs,
     }
@@ -336,6 +341,8 @@ fn queue_pair(qp: &model::Qp, relative: impl Fn(Option<u64>) -> Option<u64>) -> 
     let a = &qp.attributes;
     Qp {
         qpn: qp.qpn,
+        qp: qp.qp,
+        gone: qp.destroyed_ns.is_some(),
         qp_type: (!qp.qp_type.is_empty()).then(|| qp.qp_type.clone()),
         state: qp.state.clone(),
         created_ns: relative(qp.created_ns),
@@ -373,6 +380,7 @@ fn queue_pair(qp: &model::Qp, relative: impl Fn(Option<u64>) -> Option<u64>) -> 
                 errno: t.errno,
             })
             .collect(),
+        data_path: None,
     }
 }
 

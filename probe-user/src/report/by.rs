@@ -10,6 +10,7 @@ use crate::model::{Model, Qp};
 use crate::sample::Call;
 
 use super::build::{Filter, latency};
+use super::by_queue::{self, OfCq, OfQp};
 use super::document::Latency;
 use super::table::{Align, Column, render};
 use super::text::{Layout, clean};
@@ -18,8 +19,8 @@ use super::units::{bytes, count, duration};
 /// The schema named by every grouping this version prints.
 pub const GROUPS_SCHEMA: &str = "rdma-groups/1";
 
-/// A recording by call or by peer; the other list is empty.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+/// A recording by call, by peer, by queue pair or by completion queue; the other lists are empty.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Groups {
     /// Always `rdma-groups/1`.
     pub schema: String,
@@ -27,6 +28,10 @@ pub struct Groups {
     pub calls: Vec<OfCall>,
     /// By peer, most QPs first.
     pub peers: Vec<OfPeer>,
+    /// By queue pair, most work requests first.
+    pub qps: Vec<OfQp>,
+    /// By completion queue, most completions first.
+    pub cqs: Vec<OfCq>,
 }
 
 /// One kind of call in one process.
@@ -99,7 +104,7 @@ pub fn by_call(model: &Model, filter: &Filter) -> Groups {
         })
         .collect();
     calls.sort_by_key(|c| (std::cmp::Reverse(c.latency_ns.total), c.pid, c.call));
-    Groups { schema: GROUPS_SCHEMA.to_owned(), calls, peers: Vec::new() }
+    Groups { schema: GROUPS_SCHEMA.to_owned(), calls, ..Groups::default() }
 }
 
 /// By the peer that queue pairs talk to.
@@ -123,7 +128,7 @@ pub fn by_peer(model: &Model, filter: &Filter) -> Groups {
     }
     let mut peers: Vec<_> = peers.into_values().collect();
     peers.sort_by_key(|p| std::cmp::Reverse(p.qps));
-    Groups { schema: GROUPS_SCHEMA.to_owned(), calls: Vec::new(), peers }
+    Groups { schema: GROUPS_SCHEMA.to_owned(), peers, ..Groups::default() }
 }
 
 /// A RoCE peer is its GID; an InfiniBand peer of the same subnet has a LID alone.
@@ -138,7 +143,11 @@ fn peer_of(qp: &Qp) -> Option<String> {
 /// # Errors
 /// Those of `out`.
 pub fn write_groups(groups: &Groups, layout: Layout, out: &mut dyn Write) -> io::Result<()> {
-    let (columns, rows): (&[Column], Vec<Vec<String>>) = if groups.peers.is_empty() {
+    let (columns, rows): (&[Column], Vec<Vec<String>>) = if !groups.qps.is_empty() {
+        (&by_queue::QP_COLUMNS, groups.qps.iter().map(by_queue::qp_row).collect())
+    } else if !groups.cqs.is_empty() {
+        (&by_queue::CQ_COLUMNS, groups.cqs.iter().map(by_queue::cq_row).collect())
+    } else if groups.peers.is_empty() {
         (&CALL_COLUMNS, groups.calls.iter().map(call_row).collect())
     } else {
         (&PEER_COLUMNS, groups.peers.iter().map(peer_row).collect())

@@ -6,6 +6,8 @@
 //! assumption about the distribution), and each end is widened by what a histogram bucket may be off (1/32). Failures
 //! and objects left behind differ as soon as their numbers do; counts of calls are told, but judged neither good nor bad.
 
+mod data_path;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -142,7 +144,7 @@ type Group<'a> = Vec<&'a ProcessModel>;
 
 fn by_comm(model: &Model) -> BTreeMap<&str, Group<'_>> {
     let mut groups: BTreeMap<&str, Group<'_>> = BTreeMap::new();
-    for process in model.processes.values().filter(|p| !p.calls.is_empty()) {
+    for process in model.processes.values().filter(|p| p.used_rdma()) {
         groups.entry(&process.info.comm).or_default().push(process);
     }
     groups
@@ -175,6 +177,7 @@ fn compare(comm: &str, a: &Group<'_>, b: &Group<'_>, metrics: &mut Vec<Metric>) 
             metrics.push(quantile(comm, format!("{section}.{name}"), q, &latency_a, &latency_b, *judged));
         }
     }
+    data_path::compare(comm, a, b, metrics);
     type Left = (&'static str, fn(&ProcessModel) -> u64);
     const LEFT: [Left; 4] = [
         ("left.mrs", |p| p.registrations.population.live),

@@ -4,10 +4,14 @@
 //! section says why in `unavailable`; 0 always means that something was watched and did not happen. Where a figure rests
 //! on events and some were lost, the section says so in `exact`.
 
+mod data_path;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::sample::{Device, Verdict};
+
+pub use data_path::*;
 
 /// The schema named by every report this version prints.
 pub const SCHEMA: &str = "rdma-report/1";
@@ -127,6 +131,8 @@ pub struct Process {
     pub kernel_pin: KernelPin,
     /// Queue pairs, completion queues, shared receive queues.
     pub queues: Queues,
+    /// Posts and polls.
+    pub data_path: DataPath,
     /// `ibv_modify_qp`.
     pub modify_qp: ModifyQp,
     /// Waiting for completions and events.
@@ -364,19 +370,23 @@ pub struct Queues {
     pub exact: bool,
     /// Destroyed objects whose creation was not seen: older than the recording, or an event was lost.
     pub destroyed_of_unknown: u64,
-    /// QPs: those alive in order of creation, then the last 4096 destroyed ones.
+    /// QPs: those alive in order of creation, then the last 4096 destroyed ones, then those known by their posts alone.
     pub qps: Vec<Qp>,
     /// Destroyed QPs beyond those listed.
     pub qps_not_listed: u64,
-    /// Live CQs, those with most QPs first.
+    /// Live CQs, those with most QPs first, then those known by their polls alone.
     pub cqs: Vec<Cq>,
 }
 
 /// A queue pair's life.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Qp {
     /// QP number.
     pub qpn: u32,
+    /// The process's pointer.
+    pub qp: u64,
+    /// True when it was destroyed, also where nothing told when.
+    pub gone: bool,
     /// `RC`, `UD`, …; `null` where its creation was not seen.
     pub qp_type: Option<String>,
     /// State after the last successful change; `null` before any.
@@ -431,6 +441,8 @@ pub struct Qp {
     pub failed_changes: u64,
     /// State changes asked for, oldest first, the first 32.
     pub transitions: Vec<Transition>,
+    /// What was posted on it; `null` where that was not seen.
+    pub data_path: Option<QpPath>,
 }
 
 /// A state change.
@@ -448,8 +460,8 @@ pub struct Transition {
     pub errno: i32,
 }
 
-/// A live completion queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+/// A completion queue.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Cq {
     /// The process's pointer.
     pub cq: u64,
@@ -461,6 +473,10 @@ pub struct Cq {
     pub qpns: Vec<u32>,
     /// Most QPs at once.
     pub qps_peak: u64,
+    /// True when it was destroyed (listed only where nothing but its polls was seen).
+    pub gone: bool,
+    /// What was polled from it; `null` where that was not seen.
+    pub data_path: Option<CqPath>,
 }
 
 /// State changes of QPs.

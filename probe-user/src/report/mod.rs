@@ -2,6 +2,7 @@
 
 mod build;
 mod by;
+mod by_queue;
 mod diff;
 mod document;
 mod names;
@@ -11,7 +12,8 @@ pub mod units;
 
 pub use build::{Filter, build, latency, unavailable};
 pub use by::{GROUPS_SCHEMA, Groups, OfCall, OfPeer, by_call, by_peer, write_groups};
+pub use by_queue::{OfCq, OfQp, by_cq, by_qp};
 pub use diff::{DIFF_SCHEMA, Diff, Metric, Outcome, diff};
 pub use document::*;
-pub use names::errno;
+pub use names::{errno, wc_status};
 pub use text::{Layout, write as write_text};

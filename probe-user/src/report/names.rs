@@ -38,6 +38,39 @@ pub fn async_event(number: u32) -> String {
     ASYNC_EVENTS.get(number as usize).map_or_else(|| number.to_string(), |name| (*name).to_owned())
 }
 
+/// `enum ibv_wc_status` of verbs.h, without its common prefix.
+const WC_STATUSES: [&str; 24] = [
+    "SUCCESS",
+    "LOC_LEN_ERR",
+    "LOC_QP_OP_ERR",
+    "LOC_EEC_OP_ERR",
+    "LOC_PROT_ERR",
+    "WR_FLUSH_ERR",
+    "MW_BIND_ERR",
+    "BAD_RESP_ERR",
+    "LOC_ACCESS_ERR",
+    "REM_INV_REQ_ERR",
+    "REM_ACCESS_ERR",
+    "REM_OP_ERR",
+    "RETRY_EXC_ERR",
+    "RNR_RETRY_EXC_ERR",
+    "LOC_RDD_VIOL_ERR",
+    "REM_INV_RD_REQ_ERR",
+    "REM_ABORT_ERR",
+    "INV_EECN_ERR",
+    "INV_EEC_STATE_ERR",
+    "FATAL_ERR",
+    "RESP_TIMEOUT_ERR",
+    "GENERAL_ERR",
+    "TM_ERR",
+    "TM_RNDV_INCOMPLETE",
+];
+
+/// The name of a completion's status; the number where it has none.
+pub fn wc_status(number: u32) -> String {
+    WC_STATUSES.get(number as usize).map_or_else(|| number.to_string(), |name| (*name).to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +83,10 @@ mod tests {
         assert_eq!(
             (async_event(10), async_event(19), async_event(77)),
             ("PORT_ERR".into(), "WQ_FATAL".into(), "77".into())
+        );
+        assert_eq!(
+            (wc_status(5), wc_status(12), wc_status(99)),
+            ("WR_FLUSH_ERR".into(), "RETRY_EXC_ERR".into(), "99".into())
         );
     }
 }

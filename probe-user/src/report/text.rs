@@ -1,5 +1,7 @@
 //! The report as text: what was missed first, then one screen per process, the figures that matter most on top.
 
+mod data_path;
+
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
@@ -85,7 +87,7 @@ impl Text<'_> {
             let text = format!("{} lines of kinds that only a newer version knows", count(t.unknown_lines));
             self.warn("skipped", &text)?;
         }
-        self.missed(&report.lost)?;
+        self.missed(report)?;
         self.probes(&report.probes)?;
         for device in &report.devices {
             let ports: Vec<_> = device
@@ -105,9 +107,15 @@ impl Text<'_> {
         Ok(())
     }
 
-    fn missed(&mut self, lost: &Lost) -> io::Result<()> {
+    fn missed(&mut self, report: &Report) -> io::Result<()> {
+        let lost = &report.lost;
         if lost.total == 0 {
-            return self.row("missed", "nothing: counts are exact");
+            let live = |p: &Probe| matches!(p.verdict, Verdict::Live | Verdict::Sampled { .. });
+            // Traces made by hand, and those of an older version, tell of no probe at all.
+            return match (report.probes.is_empty(), report.probes.iter().any(live)) {
+                (false, false) => self.warn("missed", "all control calls: no probe was live"),
+                _ => self.row("missed", "nothing: counts are exact"),
+            };
         }
         for (n, what) in [
             (
@@ -176,6 +184,7 @@ impl Text<'_> {
         self.calls("deregistrations", &d.calls, &unknown.unwrap_or_default())?;
         self.kernel_pin(&p.kernel_pin)?;
         self.queues(&p.queues)?;
+        self.data_path(&p.data_path)?;
         self.modify_qp(&p.modify_qp)?;
         self.waits(&p.waits)?;
         self.connections(&p.connections)?;
@@ -375,6 +384,11 @@ impl Text<'_> {
                     (Some(qpn), None, None) => qpn.to_string(),
                     _ => String::new(),
                 };
+                // Capacities are known where the creation, or something since, was seen.
+                let made = qp.qp_type.is_some();
+                let figure = |of: fn(&Posts) -> Option<String>| {
+                    qp.data_path.as_ref().and_then(|path| of(&path.posts)).unwrap_or_default()
+                };
                 let number = |n: Option<u32>| n.map(|n| n.to_string()).unwrap_or_default();
                 let small = |n: Option<u8>| number(n.map(u32::from));
                 let cqs = if qp.send_cq == qp.recv_cq {
@@ -385,13 +399,16 @@ impl Text<'_> {
                 vec![
                     qp.qpn.to_string(),
                     qp.qp_type.clone().unwrap_or_default(),
-                    if qp.destroyed_ns.is_some() {
-                        "destroyed".to_owned()
-                    } else {
-                        qp.state.clone().unwrap_or_default()
-                    },
-                    format!("{}/{}", qp.max_send_wr, qp.max_recv_wr),
-                    qp.max_inline_bytes.to_string(),
+                    if qp.gone { "destroyed".to_owned() } else { qp.state.clone().unwrap_or_default() },
+                    if made { format!("{}/{}", qp.max_send_wr, qp.max_recv_wr) } else { String::new() },
+                    figure(|p| p.wrs.map(count)),
+                    figure(|p| p.wrs_per_post.map(|n| format!("{n:.1}"))),
+                    figure(|p| p.signaled_share.map(percent)),
+                    figure(|p| p.inline_share.map(percent)),
+                    figure(|p| p.bytes.map(bytes)),
+                    figure(|p| p.recv_posted.map(count)),
+                    figure(|p| p.post_failed.filter(|n| *n > 0).map(count)),
+                    if made { qp.max_inline_bytes.to_string() } else { String::new() },
                     number(qp.path_mtu_bytes),
                     small(qp.timeout),
                     small(qp.retry_cnt),
@@ -409,7 +426,14 @@ impl Text<'_> {
             Column("type", Align::Left, 0),
             Column("state", Align::Left, 0),
             Column("depth", Align::Right, 1),
-            Column("inline", Align::Right, 6),
+            Column("WRs", Align::Right, 0),
+            Column("a post", Align::Right, 2),
+            Column("signalled", Align::Right, 1),
+            Column("inline", Align::Right, 2),
+            Column("bytes", Align::Right, 3),
+            Column("receives", Align::Right, 3),
+            Column("refused", Align::Right, 1),
+            Column("inline max", Align::Right, 6),
             Column("MTU", Align::Right, 3),
             Column("timeout", Align::Right, 4),
             Column("retry", Align::Right, 4),
@@ -434,19 +458,38 @@ impl Text<'_> {
                 if cq.qpns.len() > 8 {
                     qpns.push(format!("and {} more", cq.qpns.len() - 8));
                 }
+                let figure = |of: fn(&Polls) -> Option<String>| {
+                    cq.data_path.as_ref().and_then(|path| of(&path.polls)).unwrap_or_default()
+                };
+                let made = cq.cqe.is_some();
                 vec![
                     format!("{:#x}", cq.cq),
                     cq.cqe.map(|n| count(n.into())).unwrap_or_default(),
-                    if cq.channel { "events" } else { "polled" }.to_owned(),
-                    cq.qps_peak.to_string(),
+                    match (made, cq.channel) {
+                        (false, _) => "",
+                        (_, true) => "events",
+                        (_, false) => "polled",
+                    }
+                    .to_owned(),
+                    figure(|p| p.polls.map(count)),
+                    figure(|p| p.empty_share.map(percent)),
+                    figure(|p| p.cqes.map(count)),
+                    figure(|p| p.cqes_per_poll.map(|n| format!("{n:.1}"))),
+                    figure(|p| p.cqe_errors.filter(|n| *n > 0).map(count)),
+                    if made || cq.qps_peak > 0 { cq.qps_peak.to_string() } else { String::new() },
                     qpns.join(" "),
                 ]
             })
             .collect();
         let columns = [
-            Column("live CQ", Align::Left, 0),
+            Column("CQ", Align::Left, 0),
             Column("entries", Align::Right, 1),
             Column("mode", Align::Left, 2),
+            Column("polls", Align::Right, 1),
+            Column("empty", Align::Right, 1),
+            Column("completions", Align::Right, 0),
+            Column("a poll", Align::Right, 2),
+            Column("errors", Align::Right, 1),
             Column("QPs at most", Align::Right, 1),
             Column("QPs now", Align::Left, 3),
         ];

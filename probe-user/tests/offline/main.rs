@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod common;
+mod data_path;
 mod export;
 mod real;
 mod report;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use probe_user::devices::{Inventory, inventory};
 use probe_user::model::Model;
-use probe_user::report::{Diff, Filter, Groups, Report, build, by_call, by_peer, diff};
+use probe_user::report::{Diff, Filter, Groups, Report, build, by_call, by_cq, by_peer, by_qp, diff};
 use probe_user::sample::Record;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -91,7 +91,9 @@ fn reports_and_inventories_keep_to_their_schemas() {
     let report = build(&model, None, &Filter::default());
     assert!(!report.processes.is_empty());
     assert_valid(&schema_of("rdma-report-1.json"), &serde_json::to_value(&report).unwrap());
-    for groups in [by_call(&model, &Filter::default()), by_peer(&model, &Filter::default())] {
+    let filter = Filter::default();
+    let groups = [by_call, by_peer, by_qp, by_cq].map(|by| by(&model, &filter));
+    for groups in groups {
         assert_valid(&schema_of("rdma-groups-1.json"), &serde_json::to_value(groups).unwrap());
     }
     assert_valid(&schema_of("rdma-diff-1.json"), &serde_json::to_value(diff(&model, &model)).unwrap());
