@@ -241,6 +241,10 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
+        // A failed test leaves more behind than can be destroyed; asserting that would hide why it failed.
+        if std::thread::panicking() {
+            return;
+        }
         // SAFETY: everything was made by `new`; destroying checks that nothing is left over.
         unsafe {
             assert_eq!(c::qp::destroy_qp(self.qp), 0);
