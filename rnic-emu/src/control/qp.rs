@@ -141,7 +141,7 @@ unsafe fn create(
         attr: ibv_qp_attr::default(),
         expected_psn: 0,
         partial: None,
-        gap_reported: false,
+        gap_reported: None,
         last_wqe_raised: false,
         established: false,
         scratch: vec![ibv_sge::default(); scratch as usize].into_boxed_slice(),
@@ -270,7 +270,7 @@ fn reset(qp: &'static Qp, r: &mut Requester, responder: &mut Responder) {
     responder.attr = ibv_qp_attr::default();
     responder.expected_psn = 0;
     responder.partial = None;
-    responder.gap_reported = false;
+    responder.gap_reported = None;
     responder.last_wqe_raised = false;
     responder.established = false;
     qp.send_freed.store(0, Release);

@@ -5,7 +5,7 @@ use super::{requester, retire};
 use crate::abi::consts::*;
 use crate::device::process::Process;
 use crate::object::qp::{Qp, Requester};
-use crate::object::qp_attr::psn_distance;
+use crate::object::qp_attr::{PSN_MASK, psn_distance};
 use crate::object::segments::Segments;
 use crate::object::send_queue::PENDING;
 use crate::wire::packet::{ABSENT, ACK, ATOMIC, DATA, GAP, NAK, Packet, RNR};
@@ -22,7 +22,10 @@ pub fn take(process: &'static Process, packet: &Packet, payload: *const u8) {
     if !ours {
         return;
     }
+    let out_of_date = packet.psn & !PSN_MASK != r.queue.round;
+    let packet = &Packet { psn: packet.psn & PSN_MASK, ..*packet };
     match packet.kind {
+        RNR | GAP | ABSENT if out_of_date => {}
         ACK => acknowledge(r, packet.psn, true),
         DATA => data(r, packet, payload),
         ATOMIC => atomic(r, packet),

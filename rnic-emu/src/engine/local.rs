@@ -22,7 +22,7 @@ pub fn header(r: &Requester, wqe: &SendWqe) -> Packet {
         device: if datagram { wqe.remote_device } else { r.peer_device.unwrap_or(u8::MAX) },
         dst_qpn: if datagram { wqe.remote_qpn } else { r.attr.dest_qp_num },
         src_qpn: r.fixed.qpn,
-        psn: wqe.psn,
+        psn: wqe.psn | r.queue.round,
         total: wqe.len,
         offset: 0,
         len: if has_payload { wqe.len } else { 0 },

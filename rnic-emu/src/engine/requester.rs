@@ -231,6 +231,7 @@ pub fn rewind(queue: &mut SendQueue, counter: u64) {
     queue.sent = counter;
     queue.part = 0;
     queue.read_at = 0;
+    queue.round = queue.round.wrapping_add(PSN_MASK + 1);
 }
 
 /// A retransmission of everything from the oldest unanswered request on.

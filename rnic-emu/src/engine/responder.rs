@@ -181,9 +181,9 @@ fn admit(qp: &'static Qp, r: &mut Responder, p: &Packet) -> Result<(), Verdict> 
             0 => {}
             // Sent twice: it was served, and its answer is on the way.
             ..0 => return Err(Verdict::Silent),
-            _ if r.gap_reported => return Err(Verdict::Silent),
+            _ if r.gap_reported == Some(p.psn & !PSN_MASK) => return Err(Verdict::Silent),
             _ => {
-                r.gap_reported = true;
+                r.gap_reported = Some(p.psn & !PSN_MASK);
                 return Err(Verdict::Gap(r.expected_psn));
             }
         }
@@ -197,7 +197,7 @@ fn conclude(qp: &'static Qp, r: &mut Responder, p: &Packet, verdict: Verdict) ->
     match verdict {
         Verdict::Done | Verdict::Value(_) => {
             r.partial = None;
-            r.gap_reported = false;
+            r.gap_reported = None;
             r.expected_psn = p.psn.wrapping_add(p.packets) & PSN_MASK;
             r.stats.add(QpCounter::RxMessages, 1);
             r.stats.add(QpCounter::RxPackets, u64::from(p.packets));

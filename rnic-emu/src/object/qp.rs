@@ -69,8 +69,8 @@ pub struct Responder {
     pub expected_psn: u32,
     /// A message of which only the first chunks have come.
     pub partial: Option<Partial>,
-    /// A sequence error was reported and not yet cured: further ones stay unreported.
-    pub gap_reported: bool,
+    /// The requester's round in which a sequence error was reported and not yet cured: further ones stay unreported.
+    pub gap_reported: Option<u32>,
     /// The event that no more receives of the SRQ will be used was raised.
     pub last_wqe_raised: bool,
     /// The first message since RTR has come.

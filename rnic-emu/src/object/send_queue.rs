@@ -93,6 +93,10 @@ pub struct SendQueue {
     pub halted: bool,
     /// READs and atomics sent and not answered.
     pub rd_outstanding: u32,
+    /// Counts, in the upper byte of a PSN, how often requests were taken back to be sent again. What a responder says
+    /// of a request sent in an earlier round (not ready for it, a gap before it) is out of date: taking requests back
+    /// once more might be after it has served them, and it answers only once.
+    pub round: u32,
     /// PSN of the next request to get one.
     pub next_psn: u32,
     /// Requests below this have a PSN.
@@ -134,6 +138,7 @@ impl SendQueue {
             read_at: 0,
             halted: false,
             rd_outstanding: 0,
+            round: 0,
             next_psn: 0,
             numbered: 0,
             retries_left: 0,

@@ -6,6 +6,7 @@ use super::ring::{Broken, Consumer, Producer};
 use super::socket::Socket;
 use crate::device::process::Process;
 use crate::engine::responder::{self, Verdict};
+use crate::object::qp_attr::PSN_MASK;
 use crate::object::qp_table::slot_of;
 use crate::stats::ProcessCounter;
 use crate::sys::lock::Lock;
@@ -211,7 +212,9 @@ impl Serving {
             Verdict::Value(a) => self.control(Packet { kind: ATOMIC, a, ..back }),
             Verdict::Rnr(timer) => self.control(Packet { kind: RNR, flags: timer, ..back }),
             Verdict::Nak(status) => self.control(Packet { kind: NAK, flags: status, ..back }),
-            Verdict::Gap(expected) => self.control(Packet { kind: GAP, psn: expected, ..back }),
+            Verdict::Gap(expected) => {
+                self.control(Packet { kind: GAP, psn: expected | p.psn & !PSN_MASK, ..back })
+            }
             Verdict::Lost if p.offset == 0 => self.control(Packet { kind: ABSENT, ..back }),
             Verdict::Lost | Verdict::More | Verdict::Silent => Ok(()),
         }

@@ -16,7 +16,8 @@ pub struct Packet {
     pub dst_qpn: u32,
     /// QP it is from.
     pub src_qpn: u32,
-    /// Sequence number of the message's first packet.
+    /// Sequence number of the message's first packet, in the lower 24 bits. Above it, the requester's round: see
+    /// `SendQueue::round`; an answer carries that of the request it answers.
     pub psn: u32,
     /// Payload bytes of the whole message.
     pub total: u32,

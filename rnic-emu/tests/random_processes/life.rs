@@ -7,7 +7,8 @@ use crate::party::{self, Party};
 use crate::peer::{HALF, Memory, Peer};
 use crate::rng::Rng;
 use crate::side::Side;
-use rnic_emu::abi::{consts::*, ibv_wc};
+use rnic_emu::abi::{consts::*, ibv_cq, ibv_wc};
+use std::time::{Duration, Instant};
 
 /// How a life ended.
 pub struct End {
@@ -116,7 +117,7 @@ impl World {
         if sends {
             let Some(want) = s.want_sent.pop_front() else { return false };
             if ours {
-                let wc = kit::wait(end.send_cq);
+                let wc = wait(end, end.send_cq, seed);
                 check_sent(&wc, &want, seed);
             }
             s.freed = want.frees;
@@ -124,7 +125,7 @@ impl World {
         } else {
             let Some(want) = s.want_received.pop_front() else { return false };
             if ours {
-                let wc = kit::wait(end.recv_cq);
+                let wc = wait(end, end.recv_cq, seed);
                 check_received(&wc, &want, seed);
             }
             s.recv_freed = want.frees;
@@ -227,4 +228,20 @@ pub fn check_received(wc: &ibv_wc, want: &crate::side::Incoming, seed: u64) {
     let wanted = (want.wr_id, IBV_WC_SUCCESS, want.opcode, want.byte_len, want.flags);
     assert_eq!(got, wanted, "seed {seed}: {want:?} {wc:?}");
     assert!(want.imm.is_none_or(|i| i == wc.imm_data), "seed {seed}: {want:?} {wc:?}");
+}
+
+/// Waits for a completion, at most ten seconds.
+fn wait(end: &kit::End, cq: *mut ibv_cq, seed: u64) -> ibv_wc {
+    let start = Instant::now();
+    loop {
+        if let Some(wc) = kit::poll(cq) {
+            return wc;
+        }
+        let state = end.query().qp_state;
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "seed {seed}: no completion came; QP state {state}"
+        );
+        std::thread::sleep(Duration::from_micros(50));
+    }
 }
