@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering::*, fence};
 
 /// Most requests served before others get their turn.
-const BUDGET: usize = 512;
+pub const BUDGET: usize = 512;
 
 /// Room for an owed ACK and one more answer, both without payload, and as much again.
 const ANSWER_LINES: usize = 4;
@@ -109,7 +109,8 @@ impl InLink {
                 true
             }
             Err(Broken) => {
-                // The helper clears it away.
+                // Nothing more is read from it; the helper clears the rest away.
+                *guard = None;
                 self.socket.end();
                 true
             }

@@ -133,6 +133,8 @@ impl OutLink {
         match receiving.as_mut().map(|r| r.take_answers(process, &self.socket)) {
             Some(Ok(any)) => any,
             Some(Err(Broken)) => {
+                // Nothing more is read from it; the helper clears the rest away.
+                *receiving = None;
                 self.condemn(process);
                 true
             }

@@ -78,9 +78,10 @@ fn answer(nonsense: &mut Nonsense, know: &Knowledge) -> Packet {
     let anything = nonsense.next();
     let offset = nonsense.among(&[0, 1000, 16_384, CHUNK * 3, u32::MAX]);
     let psn = nonsense.below(24) as u32;
+    let usual = nonsense.among(&[ACK, ACK, DATA, DATA, DATA, ATOMIC, ATOMIC, RNR, GAP, ABSENT, NAK]);
+    let len = nonsense.among(&[0, 8, 1000]);
     Packet {
-        kind: nonsense
-            .mostly(nonsense.0 as u8 % 7 + ACK, &[ACK, RNR, NAK, GAP, DATA, ATOMIC, ABSENT, 0, 1, 2, 255]),
+        kind: nonsense.mostly(usual, &[0, 1, 2, 255]),
         opcode: anything as u8,
         flags: (anything >> 8) as u8,
         device: nonsense.mostly(0, &[1, 255]),
@@ -89,7 +90,7 @@ fn answer(nonsense: &mut Nonsense, know: &Knowledge) -> Packet {
         psn: nonsense.mostly(psn, &[u32::MAX, 0xff_ffff, anything as u32]),
         total: nonsense.among(&[0, 8, 1000, 40_000, u32::MAX]),
         offset: nonsense.mostly(0, &[offset]),
-        len: nonsense.among(&[0, 8, 1000, CHUNK, CHUNK + 1, u32::MAX]),
+        len: nonsense.mostly(len, &[CHUNK, CHUNK + 1, u32::MAX]),
         a: anything,
         b: nonsense.next(),
         ..Packet::default()

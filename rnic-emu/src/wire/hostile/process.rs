@@ -140,7 +140,9 @@ fn a_hostile_process_cannot_crash_us_nor_touch_what_its_keys_do_not_open() {
         target.assert_untouched(&format!("seed {seed}, role {role}"));
         rounds[role] += 1;
         written[role] += u32::from(target.was_written());
-        if start.elapsed() > time && rounds.iter().all(|n| *n > 2) {
+        // Nonsense that gets nowhere proves nothing: go on until some of it was served.
+        let enough = written[0] > 0 && written[1] > 0 && rounds.iter().all(|n| *n > 2);
+        if start.elapsed() > time && (enough || start.elapsed() > 20 * time) {
             break;
         }
     }
