@@ -59,7 +59,7 @@ fn scribble(memory: &memfd::Shared, nonsense: &mut Nonsense, know: &Knowledge, s
                     1 if line >= 4096 => at.cast::<Packet>().write_volatile(answer(nonsense, know)),
                     2 if line < 4096 => at.cast::<u64>().write_volatile(nonsense.next()),
                     _ if line >= 4096 => {
-                        at.cast::<u64>().add(nonsense.below(8)).write_volatile(nonsense.next())
+                        at.cast::<u64>().add(nonsense.below(8)).write_volatile(nonsense.next());
                     }
                     _ => {}
                 }
