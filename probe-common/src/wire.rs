@@ -8,6 +8,9 @@ pub const MAX_DEPTH: usize = 8;
 /// `struct ibv_qp_attr`, 144 bytes.
 pub const PAYLOAD_WORDS: usize = 22;
 
+/// Return addresses a stack carries at most; calls of a program's own layers between `main` and a verb are fewer.
+pub const STACK_FRAMES: usize = 16;
+
 /// Parts of a registration's time: indexed by [`crate::Part`].
 pub const PARTS: usize = 5;
 
@@ -97,7 +100,7 @@ pub const LOSSES: u32 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MessageKind {
-    /// [`CallMessage`].
+    /// [`CallMessage`], or [`StackedCall`] where it is that long.
     Call = 1,
     /// [`ProcessMessage`]: a child of a watched process began.
     Fork = 2,
@@ -147,6 +150,16 @@ pub struct CallMessage {
     pub page_faults: u64,
     /// Digested arguments; the families of the BPF crate say what is where.
     pub payload: [u64; PAYLOAD_WORDS],
+}
+
+/// A call with the stack it came from: sent, under the same [`MessageKind`], for calls that make objects or fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct StackedCall {
+    /// The call.
+    pub call: CallMessage,
+    /// Return addresses in the process, innermost first; after the last one, zeroes.
+    pub stack: [u64; STACK_FRAMES],
 }
 
 /// A process began, runs another program, or ends.

@@ -9,6 +9,14 @@ pub fn stack_pointer(regs: *const pt_regs) -> u64 {
     unsafe { (*regs).rsp as u64 }
 }
 
+/// Frame pointer of the caller, at the entry and at the return of a function: callees preserve it. A program built
+/// without frame pointers keeps there whatever it likes.
+#[inline(always)]
+pub fn frame_pointer(regs: *const pt_regs) -> u64 {
+    // SAFETY: as in `stack_pointer`.
+    unsafe { (*regs).rbp as u64 }
+}
+
 /// Instruction pointer: at an entry probe, the address of the function.
 #[inline(always)]
 pub fn instruction_pointer(regs: *const pt_regs) -> u64 {

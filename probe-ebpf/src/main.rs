@@ -11,6 +11,7 @@
 #![feature(asm_experimental_arch)]
 
 mod arch;
+mod callers;
 mod count;
 mod errno;
 mod family;

@@ -4,13 +4,13 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::hook::{Cookie, Part, Returns};
-use probe_common::wire::{CallMessage, Header, Loss, MAX_DEPTH, MessageKind, PARTS, PAYLOAD_WORDS};
+use probe_common::wire::{CallMessage, Header, Loss, MAX_DEPTH, MessageKind, PARTS, PAYLOAD_WORDS, StackedCall};
 use probe_common::{CallId, Layout};
 
 use crate::frames::{FAULTS_KNOWN, Frame, IN_LIBRARY, IN_REGISTRATION, KERNEL, NESTED, Side, ThreadStack};
 use crate::maps::EVENTS;
 use crate::subject::{self, Subject};
-use crate::{arch, count, errno, family, user};
+use crate::{arch, callers, count, errno, family, user};
 
 /// `bpf_ringbuf_output` and `submit`: leave the reader asleep.
 const NO_WAKEUP: u64 = 1;
@@ -98,7 +98,7 @@ pub fn leave(ctx: &RetProbeContext, side: Side) {
     let sp = arch::entry_stack_pointer(arch::stack_pointer(ctx.regs));
     // SAFETY: the context is the kernel's own.
     let cookie = Cookie(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
-    left(sp, cookie, ctx.ret::<u64>(), side);
+    left(sp, arch::frame_pointer(ctx.regs), cookie, ctx.ret::<u64>(), side);
 }
 
 /// The same, at a return instruction of a library function that has yet to be carried out.
@@ -106,11 +106,12 @@ pub fn leave(ctx: &RetProbeContext, side: Side) {
 pub fn leave_by_instruction(ctx: &ProbeContext) {
     // SAFETY: the context is the kernel's own.
     let cookie = Cookie(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
-    left(arch::stack_pointer(ctx.regs), cookie, arch::return_value(ctx.regs), Side::User);
+    let frame_pointer = arch::frame_pointer(ctx.regs);
+    left(arch::stack_pointer(ctx.regs), frame_pointer, cookie, arch::return_value(ctx.regs), Side::User);
 }
 
 #[inline(always)]
-fn left(sp: u64, cookie: Cookie, value: u64, side: Side) {
+fn left(sp: u64, frame_pointer: u64, cookie: Cookie, value: u64, side: Side) {
     // Before all else, so that the time spent below is not the call's.
     // SAFETY: the helper has no preconditions.
     let now = unsafe { bpf_ktime_get_ns() };
@@ -122,7 +123,7 @@ fn left(sp: u64, cookie: Cookie, value: u64, side: Side) {
             let depth = (*stack).depth.wrapping_sub(1);
             (*stack).depth = depth;
             let frame = &mut *ThreadStack::frame(stack, depth);
-            finish(subject, stack, depth, frame, value, now);
+            finish(subject, stack, depth, frame, frame_pointer, value, now);
         }
         if (*stack).depth == 0 {
             let _ = crate::maps::STACKS.remove(&subject.pid_tgid);
@@ -174,6 +175,7 @@ unsafe fn finish(
     stack: *mut ThreadStack,
     depth: u64,
     frame: &mut Frame,
+    frame_pointer: u64,
     value: u64,
     now: u64,
 ) {
@@ -222,7 +224,7 @@ unsafe fn finish(
     {
         return;
     }
-    report(subject, cookie, frame, duration, errno);
+    report(subject, cookie, frame, frame_pointer, duration, errno);
 }
 
 /// Whether the call failed, and the errno its return value tells (0 where it tells none).
@@ -281,13 +283,58 @@ unsafe fn tell_outer(
     }
 }
 
+/// Whether a call is told with the stack it came from: those that make what may be leaked or shared, and failures.
 #[inline(always)]
-fn report(subject: Subject, cookie: Cookie, frame: &Frame, duration_ns: u64, errno: i32) {
+fn tells_callers(call: u8, flags: u32, errno: i32) -> bool {
+    flags & KERNEL == 0
+        && (errno != 0
+            || call == CallId::RegMr as u8
+            || call == CallId::RegDmabufMr as u8
+            || call == CallId::ReregMr as u8
+            || call == CallId::CreateQp as u8
+            || call == CallId::CreateCq as u8)
+}
+
+#[inline(always)]
+fn report(subject: Subject, cookie: Cookie, frame: &Frame, frame_pointer: u64, duration_ns: u64, errno: i32) {
+    if tells_callers(cookie.call(), frame.flags, errno) {
+        let Some(mut entry) = EVENTS.reserve::<StackedCall>(0) else {
+            count::lose(Loss::Ring);
+            return;
+        };
+        let message = entry.as_mut_ptr();
+        // SAFETY: the entry is as long as the type; every field is written before it is submitted.
+        unsafe {
+            write_call(&raw mut (*message).call, subject, cookie, frame, duration_ns, errno);
+            callers::walk(&mut (*message).stack, frame.return_address, frame_pointer, frame.sp);
+        }
+        entry.submit(wake());
+        return;
+    }
     let Some(mut entry) = EVENTS.reserve::<CallMessage>(0) else {
         count::lose(Loss::Ring);
         return;
     };
-    entry.write(CallMessage {
+    // SAFETY: as above.
+    unsafe { write_call(entry.as_mut_ptr(), subject, cookie, frame, duration_ns, errno) };
+    entry.submit(wake());
+}
+
+#[inline(always)]
+fn wake() -> u64 {
+    if EVENTS.query(AVAILABLE) < WAKE_AT_BYTES { NO_WAKEUP } else { 0 }
+}
+
+#[inline(always)]
+unsafe fn write_call(
+    into: *mut CallMessage,
+    subject: Subject,
+    cookie: Cookie,
+    frame: &Frame,
+    duration_ns: u64,
+    errno: i32,
+) {
+    let message = CallMessage {
         header: Header {
             kind: MessageKind::Call as u32,
             tgid: subject.tgid(),
@@ -304,7 +351,6 @@ fn report(subject: Subject, cookie: Cookie, frame: &Frame, duration_ns: u64, err
         part_ns: frame.part_ns,
         page_faults: frame.page_faults,
         payload: frame.payload,
-    });
-    let quiet = EVENTS.query(AVAILABLE) < WAKE_AT_BYTES;
-    entry.submit(if quiet { NO_WAKEUP } else { 0 });
+    };
+    unsafe { into.write(message) };
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use probe_user::export::{Csv, Exporter, Folded, Perfetto, Weight, write_openmetrics};
+use probe_user::export::{Csv, Exporter, Folded, MetricsFormat, Perfetto, Weight, write_metrics};
 use probe_user::model::Model;
 use probe_user::sample::{Call, Record};
 use probe_user::trace::Reader;
@@ -144,7 +144,7 @@ impl Exporter for Totals {
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        write_openmetrics(&self.model, &mut self.out)?;
+        write_metrics(&self.model, MetricsFormat::OpenMetrics, &mut self.out)?;
         self.out.flush()
     }
 }

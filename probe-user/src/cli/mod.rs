@@ -3,11 +3,13 @@
 mod devices;
 mod diff;
 mod export;
+mod merge;
 mod objects;
 mod probes;
 mod providers;
 mod record;
 mod report;
+mod serve;
 mod tap;
 mod time;
 
@@ -32,6 +34,8 @@ enum Command {
     Report(report::Args),
     Diff(diff::Args),
     Export(export::Args),
+    Merge(merge::Args),
+    Serve(serve::Args),
     Probes(probes::Args),
     Devices(devices::Args),
     Providers(providers::Args),
@@ -65,6 +69,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Report(args) => report::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Export(args) => export::run(args),
+        Command::Merge(args) => merge::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Probes(args) => probes::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Providers(args) => providers::run(args),

@@ -332,6 +332,15 @@ impl Recording {
 }
 
 fn header(args: &Args) -> Header {
+    Header {
+        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        pids: args.pids.clone(),
+        ..header_of_host()
+    }
+}
+
+/// What a header says of this host and this moment.
+pub(super) fn header_of_host() -> Header {
     let uname = rustix::system::uname();
     Header {
         writer: format!("rdma-probe {}", env!("CARGO_PKG_VERSION")),
@@ -340,15 +349,14 @@ fn header(args: &Args) -> Header {
         arch: uname.machine().to_string_lossy().into_owned(),
         t_ns: clock::now_ns(),
         wall_ns: clock::wall_ns(),
-        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        pids: args.pids.clone(),
         devices: probe_user::devices::devices(),
+        boot_id: clock::boot_id(),
         ..Header::default()
     }
 }
 
 /// Sleeps until there is much to take, or for a tick.
-fn wait(events: Option<i32>) {
+pub(super) fn wait(events: Option<i32>) {
     let mut entry = libc::pollfd { fd: events.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, as said; a negative descriptor is ignored.
     unsafe { libc::poll(&raw mut entry, 1, TICK.as_millis() as i32) };
@@ -359,7 +367,7 @@ fn pass_on(pid: u32, signal: i32) {
     unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let scale = match unit {

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use probe_user::replay::{Window, replay};
 use probe_user::report::units::duration;
-use probe_user::report::{Filter, Layout, build, by_call, by_cq, by_peer, by_qp, write_groups, write_text};
+use probe_user::report::{
+    Filter, Layout, build, by_call, by_cq, by_peer, by_qp, by_site, write_groups, write_text,
+};
 use probe_user::trace::Reader;
 
 use super::time::parse_ns;
@@ -38,8 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME|PID")]
     process: Vec<String>,
 
-    /// Cut the recording by kind of call, by the peer that queue pairs talk to, by queue pair or by completion queue
-    /// (JSON schema rdma-groups/1)
+    /// Cut the recording by kind of call, by the peer that queue pairs talk to, by queue pair, by completion queue, or by
+    /// the place in the program that makes the call (JSON schema rdma-groups/1)
     #[arg(long, value_enum, default_value = "process")]
     by: By,
 
@@ -63,6 +65,7 @@ enum By {
     Peer,
     Qp,
     Cq,
+    CallSite,
 }
 
 /// # Errors
@@ -85,6 +88,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         By::Peer => Some(by_peer(&model, &filter)),
         By::Qp => Some(by_qp(&model, &filter)),
         By::Cq => Some(by_cq(&model, &filter)),
+        By::CallSite => Some(by_site(&model, &filter)),
     };
     let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
     match (groups, args.json) {

@@ -10,6 +10,11 @@ pub fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME)
 }
 
+/// Identity of this boot, which is that of the monotonic clock; empty where the kernel does not tell it.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is ours; both clocks exist on every Linux.

@@ -16,7 +16,7 @@ use super::decode;
 use super::librarian::Librarian;
 use super::processes::Processes;
 use super::wire::{
-    Buckets, Counters, PlainBucketKey, PlainCallKey, PlainTarget, call_message, process_message,
+    self, Buckets, Counters, PlainBucketKey, PlainCallKey, PlainTarget, call_message, process_message,
 };
 use crate::attach::{
     KernelProbes, LoadError, Programs, Setting, pid_namespace_is_initial, verdict_on_loading,
@@ -307,6 +307,7 @@ impl Session {
             if kind == MessageKind::Call as u32 {
                 let Some(message) = call_message(&item) else { continue };
                 let Some(mut event) = decode::event(&message) else { continue };
+                event.stack = wire::callers(&item);
                 event.id = self.processes.identify(event.id.pid, event.id.start_ns);
                 records.extend(self.processes.meet(event.id));
                 records.push(Record::Event(event));

@@ -2,7 +2,9 @@
 
 use aya::Pod;
 use aya::maps::{HashMap, MapData};
-use probe_common::wire::{BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, Site, Target};
+use probe_common::wire::{
+    BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, StackedCall, Target,
+};
 
 /// The table of counters.
 pub type Counters = HashMap<MapData, PlainCallKey, PlainCounters>;
@@ -37,17 +39,25 @@ const _: () = assert!(
         && size_of::<CallCounters>() == 40
         && size_of::<BucketKey>() == 16
         && size_of::<CallMessage>() == 272
+        && size_of::<StackedCall>() == 272 + 8 * STACK_FRAMES
         && size_of::<ProcessMessage>() == 56
 );
 
 /// A message that is plain data.
 trait Plain: Copy {}
 impl Plain for CallMessage {}
+impl Plain for StackedCall {}
 impl Plain for ProcessMessage {}
 
 /// A call, out of the bytes of a ring-buffer item; `None` where they are too few.
 pub fn call_message(bytes: &[u8]) -> Option<CallMessage> {
     read(bytes)
+}
+
+/// The callers in a message about a call, innermost first; none where it carries no stack.
+pub fn callers(bytes: &[u8]) -> Vec<u64> {
+    let Some(message) = read::<StackedCall>(bytes) else { return Vec::new() };
+    message.stack.into_iter().take_while(|address| *address != 0).collect()
 }
 
 /// A process event, likewise.

@@ -9,7 +9,7 @@ use std::path::Path;
 use csv::Writer;
 
 use crate::model::bounds;
-use crate::sample::{Detail, Device, Event, Record, Sample};
+use crate::sample::{Connection, Detail, Device, End, Event, Record, Sample, Symbol};
 
 use super::Exporter;
 use super::perfetto::call_name;
@@ -32,6 +32,9 @@ pub struct Csv {
     losses: Table,
     counters: Table,
     queues: queues::Queues,
+    symbols: Table,
+    stacks: Table,
+    connections: Table,
 }
 
 impl Csv {
@@ -136,6 +139,25 @@ impl Csv {
             losses: table("losses.csv", &["t_ns", "ring_events", "unpaired", "kernel_returns", "uncounted"])?,
             counters: table("counters.csv", &["t_ns", "device", "port", "counter", "value"])?,
             queues: queues::Queues::create(table)?,
+            symbols: table(
+                "symbols.csv",
+                &[
+                    "pid",
+                    "start_ns",
+                    "addr",
+                    "name",
+                    "offset_bytes",
+                    "module",
+                    "module_offset_bytes",
+                    "source",
+                    "line",
+                ],
+            )?,
+            stacks: table("stacks.csv", &["t_ns", "pid", "start_ns", "tid", "call", "depth", "addr"])?,
+            connections: table(
+                "connections.csv",
+                &["t_ns", "a_pid", "a_start_ns", "a_qp", "a_qpn", "b_pid", "b_start_ns", "b_qp", "b_qpn"],
+            )?,
         })
     }
 
@@ -241,7 +263,30 @@ impl Csv {
             }
             Detail::None | Detail::Unknown => (String::new(), String::new(), String::new()),
         };
+        for (depth, address) in e.stack.iter().enumerate() {
+            let [t, _, pid, start, tid, call, _] = &common;
+            let (depth, address) = (depth.to_string(), hex(*address));
+            self.stacks.write_record([t, pid, start, tid, call, &depth, &address])?;
+        }
         self.events.write_record(row(vec![object, length, value])).map_err(io::Error::from)
+    }
+
+    fn symbol(&mut self, s: &Symbol) -> io::Result<()> {
+        let numbers = [u64::from(s.id.pid), s.id.start_ns, s.offset_bytes].map(|n| n.to_string());
+        let (line, within) =
+            (if s.line == 0 { String::new() } else { s.line.to_string() }, hex(s.module_offset_bytes));
+        let [pid, start, offset] = &numbers;
+        self.symbols
+            .write_record([pid, start, &hex(s.addr), &s.name, offset, &s.module, &within, &s.source, &line])
+            .map_err(io::Error::from)
+    }
+
+    fn connection(&mut self, c: &Connection) -> io::Result<()> {
+        let end = |end: &End| {
+            [end.id.pid.to_string(), end.id.start_ns.to_string(), hex(end.qp), end.qpn.to_string()]
+        };
+        let row = std::iter::once(self.since(c.t_ns)).chain(end(&c.a)).chain(end(&c.b));
+        self.connections.write_record(row).map_err(io::Error::from)
     }
 
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {
@@ -328,6 +373,8 @@ impl Exporter for Csv {
                     .map_err(io::Error::from)
             }
             Record::Event(event) => self.event(event),
+            Record::Symbol(symbol) => self.symbol(symbol),
+            Record::Connection(connection) => self.connection(connection),
             Record::Sample(sample) => self.sample(sample),
             Record::Footer(f) => {
                 let ended = self.since(f.t_ns);
@@ -354,6 +401,9 @@ impl Exporter for Csv {
             &mut self.latencies,
             &mut self.losses,
             &mut self.counters,
+            &mut self.symbols,
+            &mut self.stacks,
+            &mut self.connections,
         ]
         .into_iter()
         .try_for_each(Table::flush)?;

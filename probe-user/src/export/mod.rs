@@ -11,7 +11,7 @@ use crate::sample::Record;
 
 pub use csv::Csv;
 pub use folded::{Folded, Weight};
-pub use openmetrics::write as write_openmetrics;
+pub use openmetrics::{MetricsFormat, write as write_metrics};
 pub use perfetto::Perfetto;
 
 /// Takes records one by one and writes them in another format.

@@ -1,4 +1,4 @@
-//! OpenMetrics text, as Prometheus reads it: the totals of a recording, or of a live model.
+//! Metrics as Prometheus reads them, OpenMetrics or its older text format: the totals of a recording, or of a live model.
 
 mod queues;
 
@@ -19,13 +19,32 @@ const MAX_PROCESSES: usize = 200;
 /// recorded buckets too, so that every count is exact.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=34;
 
+/// The two formats there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsFormat {
+    /// OpenMetrics 1.0, for those who say that they understand it.
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4, which everybody understands.
+    Prometheus,
+}
+
+impl MetricsFormat {
+    /// What HTTP calls it.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
 /// Writes the metrics of `model`.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write(model: &Model, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(model: &Model, format: MetricsFormat, out: &mut dyn Write) -> io::Result<()> {
     let series = series(model);
-    let mut text = String::new();
+    let mut text = Text { format, text: String::new() };
     counter(&mut text, &series, "rdma_calls", "Control-path calls entered.", |s| s.count.entered);
     counter(&mut text, &series, "rdma_calls_failed", "Control-path calls that failed.", |s| s.count.failed);
     let of_bytes: BTreeMap<_, _> = series.iter().filter(|(_, s)| s.count.bytes > 0).collect();
@@ -50,13 +69,14 @@ pub fn write(model: &Model, out: &mut dyn Write) -> io::Result<()> {
     ] {
         let _ = writeln!(text, "rdma_probe_lost_total{{what=\"{what}\"}} {n}");
     }
-    family(&mut text, "rdma_device_counter", "gauge", None, "Device counters by the kernel's names.");
+    let help = "Counters of devices and their ports, by the kernel's names.";
+    family(&mut text, "rdma_device_port_value", "gauge", None, help);
     for device in model.devices.values() {
         for port in &device.ports {
             for (name, value) in &port.counters {
                 let _ = writeln!(
                     text,
-                    "rdma_device_counter{{device=\"{}\",port=\"{}\",counter=\"{}\"}} {value}",
+                    "rdma_device_port_value{{device=\"{}\",port=\"{}\",counter=\"{}\"}} {value}",
                     escaped(&device.name),
                     port.number,
                     escaped(name)
@@ -64,8 +84,10 @@ pub fn write(model: &Model, out: &mut dyn Write) -> io::Result<()> {
             }
         }
     }
-    text.push_str("# EOF\n");
-    out.write_all(text.as_bytes())
+    if format == MetricsFormat::OpenMetrics {
+        text.text.push_str("# EOF\n");
+    }
+    out.write_all(text.text.as_bytes())
 }
 
 /// Labels of one process (or of the rest) and one call.
@@ -121,7 +143,7 @@ fn name(process: &ProcessModel, rank: usize) -> (String, String) {
 }
 
 fn counter(
-    text: &mut String,
+    text: &mut Text,
     series: &BTreeMap<Labels, Series>,
     name: &str,
     help: &str,
@@ -133,7 +155,7 @@ fn counter(
     }
 }
 
-fn durations(text: &mut String, series: &BTreeMap<Labels, Series>) {
+fn durations(text: &mut Text, series: &BTreeMap<Labels, Series>) {
     const NAME: &str = "rdma_call_duration_seconds";
     family(text, NAME, "histogram", Some("seconds"), "Duration of the calls that returned.");
     for (labels, s) in series {
@@ -155,7 +177,7 @@ fn durations(text: &mut String, series: &BTreeMap<Labels, Series>) {
     }
 }
 
-fn gauges(text: &mut String, model: &Model) {
+fn gauges(text: &mut Text, model: &Model) {
     type Gauge = (&'static str, &'static str, fn(&ProcessModel) -> u64);
     const GAUGES: [Gauge; 4] = [
         ("rdma_live_mrs", "Memory regions registered and not deregistered.", |p| {
@@ -182,16 +204,32 @@ fn gauges(text: &mut String, model: &Model) {
     }
 }
 
-fn family(text: &mut String, name: &str, kind: &str, unit: Option<&str>, help: &str) {
-    let _ = writeln!(text, "# TYPE {name} {kind}");
-    // A unit may only be declared for a name that ends in it.
-    if let Some(unit) = unit.filter(|unit| name.ends_with(unit)) {
-        let _ = writeln!(text, "# UNIT {name} {unit}");
-    }
-    let _ = writeln!(text, "# HELP {name} {help}");
+/// What is written, and how.
+struct Text {
+    format: MetricsFormat,
+    text: String,
 }
 
-fn line(text: &mut String, name: &str, labels: &Labels, more: &str, value: &str) {
+impl std::fmt::Write for Text {
+    fn write_str(&mut self, part: &str) -> std::fmt::Result {
+        self.text.push_str(part);
+        Ok(())
+    }
+}
+
+fn family(text: &mut Text, name: &str, kind: &str, unit: Option<&str>, help: &str) {
+    // OpenMetrics names a counter without the suffix its samples have, the older format with it.
+    let suffix = if kind == "counter" && text.format == MetricsFormat::Prometheus { "_total" } else { "" };
+    let _ = writeln!(text, "# TYPE {name}{suffix} {kind}");
+    // A unit may only be declared for a name that ends in it, and only in OpenMetrics.
+    if let Some(unit) = unit.filter(|unit| name.ends_with(unit) && text.format == MetricsFormat::OpenMetrics)
+    {
+        let _ = writeln!(text, "# UNIT {name} {unit}");
+    }
+    let _ = writeln!(text, "# HELP {name}{suffix} {help}");
+}
+
+fn line(text: &mut Text, name: &str, labels: &Labels, more: &str, value: &str) {
     let _ = writeln!(
         text,
         "{name}{{pid=\"{}\",comm=\"{}\",call=\"{}\"{more}}} {value}",

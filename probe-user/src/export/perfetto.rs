@@ -296,7 +296,7 @@ impl<W: Write> Exporter for Perfetto<W> {
                 }
                 self.rates()
             }
-            Record::Probe(_) | Record::Footer(_) => Ok(()),
+            Record::Probe(_) | Record::Footer(_) | Record::Symbol(_) | Record::Connection(_) => Ok(()),
         }
     }
 

@@ -13,10 +13,13 @@ mod queues;
 mod recent;
 mod registration;
 mod room;
+mod sites;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use crate::sample::{Device, Footer, Header, Lost, Probe, Process, ProcessId, Record, Sample};
+use crate::sample::{
+    Connection, Device, Footer, Header, Lost, Probe, Process, ProcessId, Record, Sample, Symbol,
+};
 
 pub use calls::{CallStats, Interval};
 pub use cm::{Cm, Step};
@@ -28,6 +31,7 @@ pub use queues::{Cq, Qp, Queues, Srq, Transition};
 pub use recent::RecentRanges;
 pub use registration::{Part, Population64, Region, Registrations, SizeClass, SplitTotals};
 pub use room::Population;
+pub use sites::{Site, Sites};
 
 use room::Room;
 
@@ -37,6 +41,12 @@ const MAX_PROCESSES: usize = 1 << 16;
 
 /// Probes and devices told apart.
 const MAX_NAMES: usize = 1 << 12;
+
+/// Addresses of stacks whose names are kept.
+const MAX_SYMBOLS: usize = 1 << 18;
+
+/// Connections of a merged trace that are kept.
+const MAX_CONNECTIONS: usize = 1 << 20;
 
 /// Everything the records so far tell.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -63,8 +73,14 @@ pub struct Model {
     pub window_start_ns: Option<u64>,
     /// Where it ends, when not with the recording.
     pub window_end_ns: Option<u64>,
+    /// What the addresses in stacks are.
+    pub symbols: HashMap<(ProcessId, u64), Symbol>,
+    /// Queue pairs that talk to each other, in a merged trace.
+    pub connections: Vec<Connection>,
     lost_before: Lost,
     room: Room,
+    /// Where a recording that goes on from another begins by itself.
+    begins_at: Option<u64>,
 }
 
 impl Model {
@@ -75,9 +91,15 @@ impl Model {
 
     /// Takes in the next record.
     pub fn push(&mut self, record: &Record) {
+        if let Some(begin) = self.begins_at
+            && begin_of(record).is_some_and(|at| at > begin)
+        {
+            self.start_window(begin);
+        }
         match record {
             Record::Header(header) => {
                 self.header = header.clone();
+                self.begins_at = header.continued.then_some(header.t_ns);
                 self.now_ns = self.now_ns.max(header.t_ns);
                 self.interval = (header.t_ns, header.t_ns);
                 self.see_devices(&header.devices);
@@ -96,6 +118,23 @@ impl Model {
                     process.event(event, room);
                 }
             }
+            Record::Symbol(symbol) => {
+                let key = (symbol.id, symbol.addr);
+                if self.symbols.len() < MAX_SYMBOLS || self.symbols.contains_key(&key) {
+                    let symbol = Symbol {
+                        name: room::clipped(&symbol.name),
+                        module: room::clipped(&symbol.module),
+                        source: room::clipped(&symbol.source),
+                        ..symbol.clone()
+                    };
+                    self.symbols.insert(key, symbol);
+                }
+            }
+            Record::Connection(connection) => {
+                if self.connections.len() < MAX_CONNECTIONS {
+                    self.connections.push(*connection);
+                }
+            }
             Record::Footer(footer) => {
                 self.now_ns = self.now_ns.max(footer.t_ns);
                 self.lost = most(&self.lost, &footer.lost);
@@ -107,6 +146,7 @@ impl Model {
     /// Begins the window of interest at `t_ns`: objects stay alive, counts and totals begin at nothing.
     pub fn start_window(&mut self, t_ns: u64) {
         self.window_start_ns = Some(t_ns);
+        self.begins_at = None;
         self.lost_before = self.lost.clone();
         let room = &mut self.room;
         self.processes.values_mut().for_each(|process| process.start_window(room));
@@ -185,6 +225,25 @@ impl Model {
         }
     }
 
+    /// Forgets the processes that ended first, so that at most `most` ended ones are still told of.
+    ///
+    /// For who watches a host for months; a recording is read to its end and forgets nothing.
+    pub fn forget_ended(&mut self, most: usize) {
+        let ended = self.processes.values().filter(|p| p.info.exited).count();
+        if ended <= most {
+            return;
+        }
+        let mut by_end: Vec<_> =
+            self.processes.values().filter(|p| p.info.exited).map(|p| (p.info.t_ns, p.info.id)).collect();
+        by_end.sort_unstable();
+        for (_, id) in by_end.into_iter().take(ended - most) {
+            if let Some(mut gone) = self.processes.remove(&id) {
+                gone.forget(&mut self.room);
+            }
+            self.symbols.retain(|(process, _), _| *process != id);
+        }
+    }
+
     /// Objects remembered over all processes: what memory grows with.
     pub fn objects(&self) -> usize {
         self.processes.values().map(ProcessModel::objects).sum()
@@ -203,6 +262,16 @@ fn update(known: &mut Device, new: &Device) {
             }
             None => known.ports.push(port.clone()),
         }
+    }
+}
+
+/// The moment that decides whether a record belongs to what came before a recording's own beginning.
+fn begin_of(record: &Record) -> Option<u64> {
+    match record {
+        Record::Event(event) => Some(event.t_ns.saturating_add(event.duration_ns)),
+        Record::Sample(sample) => Some(sample.t_ns),
+        Record::Footer(footer) => Some(footer.t_ns),
+        _ => None,
     }
 }
 

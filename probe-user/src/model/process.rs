@@ -10,6 +10,7 @@ use super::data_path::DataPath;
 use super::queues::Queues;
 use super::registration::{Region, Registrations};
 use super::room::{Population, Room, clipped};
+use super::sites::Sites;
 
 /// Types of async events kept apart; the kernel knows about twenty.
 const MAX_ASYNC_TYPES: usize = 64;
@@ -87,6 +88,8 @@ pub struct ProcessModel {
     pub queues: Queues,
     /// Posts and polls.
     pub data_path: DataPath,
+    /// The places in the program that make calls.
+    pub sites: Sites,
     /// Connection management.
     pub cm: Cm,
     /// Protection domains.
@@ -111,13 +114,7 @@ impl ProcessModel {
         let exec = !self.info.exe.is_empty() && !process.exe.is_empty() && self.info.exe != process.exe;
         if exec {
             self.execs += 1;
-            self.registrations.all_gone(room);
-            self.queues.all_gone(process.t_ns, room);
-            self.data_path.all_gone();
-            self.cm.all_gone(room);
-            for objects in [&mut self.pds, &mut self.channels, &mut self.contexts] {
-                objects.all_gone(room);
-            }
+            self.all_gone(process.t_ns, room);
         }
         let exe = if process.exe.is_empty() { self.info.exe.clone() } else { clipped(&process.exe) };
         self.info = Process {
@@ -126,6 +123,22 @@ impl ProcessModel {
             cgroup: clipped(&process.cgroup),
             ..process.clone()
         };
+    }
+
+    /// Gives back the room of everything the process owns.
+    pub(super) fn forget(&mut self, room: &mut Room) {
+        self.all_gone(self.info.t_ns, room);
+    }
+
+    fn all_gone(&mut self, t_ns: u64, room: &mut Room) {
+        self.registrations.all_gone(room);
+        self.queues.all_gone(t_ns, room);
+        self.data_path.all_gone();
+        self.sites.all_gone(room);
+        self.cm.all_gone(room);
+        for objects in [&mut self.pds, &mut self.channels, &mut self.contexts] {
+            objects.all_gone(room);
+        }
     }
 
     /// Takes in a sample.
@@ -150,6 +163,7 @@ impl ProcessModel {
             _ => 0,
         };
         self.calls.entry(event.call).or_default().seen(event, bytes);
+        self.sites.event(event, object_of(&event.detail), bytes, room);
         if event.errno == 0 {
             self.succeeded(event, room);
         } else if event.call == Call::ModifyQp {
@@ -230,6 +244,7 @@ impl ProcessModel {
         self.calls.values_mut().for_each(CallStats::start_window);
         self.registrations.start_window();
         self.queues.start_window();
+        self.sites.start_window();
         self.cm.start_window();
         for objects in [&mut self.pds, &mut self.channels, &mut self.contexts] {
             objects.population.start_window();

@@ -12,6 +12,7 @@ use crate::sample::Call;
 use super::build::{Filter, latency};
 use super::by_queue::{self, OfCq, OfQp};
 use super::document::Latency;
+use super::sites::{self, OfSite};
 use super::table::{Align, Column, render};
 use super::text::{Layout, clean};
 use super::units::{bytes, count, duration};
@@ -19,7 +20,7 @@ use super::units::{bytes, count, duration};
 /// The schema named by every grouping this version prints.
 pub const GROUPS_SCHEMA: &str = "rdma-groups/1";
 
-/// A recording by call, by peer, by queue pair or by completion queue; the other lists are empty.
+/// A recording by call, by peer, by queue pair, by completion queue or by call site; the other lists are empty.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Groups {
     /// Always `rdma-groups/1`.
@@ -32,6 +33,8 @@ pub struct Groups {
     pub qps: Vec<OfQp>,
     /// By completion queue, most completions first.
     pub cqs: Vec<OfCq>,
+    /// By call site, most time first.
+    pub sites: Vec<OfSite>,
 }
 
 /// One kind of call in one process.
@@ -147,6 +150,8 @@ pub fn write_groups(groups: &Groups, layout: Layout, out: &mut dyn Write) -> io:
         (&by_queue::QP_COLUMNS, groups.qps.iter().map(by_queue::qp_row).collect())
     } else if !groups.cqs.is_empty() {
         (&by_queue::CQ_COLUMNS, groups.cqs.iter().map(by_queue::cq_row).collect())
+    } else if !groups.sites.is_empty() {
+        (&sites::COLUMNS, groups.sites.iter().map(sites::row).collect())
     } else if groups.peers.is_empty() {
         (&CALL_COLUMNS, groups.calls.iter().map(call_row).collect())
     } else {

@@ -8,6 +8,8 @@
 //! Every other key carries its unit, except counts and identifiers.
 
 mod data_path;
+mod merged;
+mod symbol;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +20,8 @@ pub use data_path::{
     Counting, DataPath, FailedCqes, Instruction, Observed, ObservedBy, Opcode, QueueCounts, QueueDetail,
     QueueKind, QueueSample, ReapLatency, Strides,
 };
+pub use merged::{Connection, End, Host, OffsetFrom};
+pub use symbol::Symbol;
 
 /// The schema named by every trace header this version writes.
 pub const SCHEMA: &str = "rdma-trace/1";
@@ -36,6 +40,10 @@ pub enum Record {
     Sample(Sample),
     /// One control-path call.
     Event(Event),
+    /// What an address in a stack is.
+    Symbol(Symbol),
+    /// Two queue pairs that talk to each other, in a merged trace.
+    Connection(Connection),
     /// Last line: how the recording ended. Missing after a crash.
     Footer(Footer),
 }
@@ -64,6 +72,16 @@ pub struct Header {
     pub pids: Vec<u32>,
     /// RDMA devices present at the start.
     pub devices: Vec<Device>,
+    /// Identity of the host's boot: recordings with the same one have the same clock.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+    /// True where what comes before `t_ns` only tells how things stood then: the recording goes on from another file,
+    /// or began in memory.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub continued: bool,
+    /// The recordings this trace was merged from; empty for a recording.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<Host>,
 }
 
 /// An RDMA device as the host shows it.
@@ -151,6 +169,9 @@ pub struct Process {
     pub cgroup: String,
     /// Set when the process has ended.
     pub exited: bool,
+    /// Its host, in a merged trace.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host: String,
 }
 
 /// How a probe fares: the answer to "why is this figure missing?".

@@ -54,6 +54,7 @@ pub fn process(pid: u32) -> Option<Process> {
         parent_pid: found.parent,
         cgroup: unified_cgroup(&cgroup).to_owned(),
         exited: false,
+        host: String::new(),
     })
 }
 

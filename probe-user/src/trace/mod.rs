@@ -3,13 +3,20 @@
 //! [`Writer`] is what a recording writes through; [`Reader`] is how everything offline reads it back. A path ending in
 //! `.zst` is compressed with zstd on the way, `-` is standard output or input.
 
+mod carry;
 mod destination;
+mod event_line;
 mod lines;
 mod reader;
+mod ring;
+mod rotate;
 mod sink;
 mod writer;
 
+pub use carry::Carry;
 pub use reader::{Notes, ReadError, Reader};
+pub use ring::{Extent, Ring, Snapshot};
+pub use rotate::{Rotating, Rotation, tagged};
 pub use writer::{Options, Summary, WriteError, Writer};
 
 /// Longest line a reader accepts and a writer produces, newline included.

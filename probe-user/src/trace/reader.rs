@@ -10,8 +10,8 @@ use serde::de::IgnoredAny;
 
 use crate::sample::{Header, Record, SCHEMA};
 
-use super::MAX_LINE_BYTES;
 use super::lines::{self, Line};
+use super::{MAX_LINE_BYTES, event_line};
 
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -176,6 +176,11 @@ impl Reader {
                 self.notes.no_footer = !self.footer_seen;
                 return Ok(None);
             }
+            if let Some(event) = event_line::read(&self.line)
+                && !self.footer_seen
+            {
+                return Ok(Some(Record::Event(event)));
+            }
             if self.line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
@@ -219,6 +224,15 @@ impl Iterator for Reader {
     }
 }
 
+/// Parses one line that is known to be of a trace; `None` is a kind this version does not know.
+pub(super) fn record_of(line: &[u8]) -> Result<Option<Record>, String> {
+    if let Some(event) = event_line::read(line) {
+        return Ok(Some(Record::Event(event)));
+    }
+    let text = std::str::from_utf8(line).map_err(|error| error.to_string())?;
+    parse(text).map_err(|error| describe(&error))
+}
+
 /// Parses one line; `None` is a kind this version does not know.
 ///
 /// In two steps: its kind first, then the record of that kind. Letting serde find the kind by itself
@@ -236,6 +250,8 @@ fn parse(text: &str) -> serde_json::Result<Option<Record>> {
         "probe" => Record::Probe(serde_json::from_str(text)?),
         "sample" => Record::Sample(serde_json::from_str(text)?),
         "event" => Record::Event(serde_json::from_str(text)?),
+        "symbol" => Record::Symbol(serde_json::from_str(text)?),
+        "connection" => Record::Connection(serde_json::from_str(text)?),
         "footer" => Record::Footer(serde_json::from_str(text)?),
         _ => {
             serde_json::from_str::<IgnoredAny>(text)?;

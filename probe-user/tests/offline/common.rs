@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use probe_user::model::bucket_of;
 use probe_user::sample::{
-    Call, CallCount, Counting, DataPath, Detail, Device, Event, FailedCqes, Footer, Gid, Header, Histogram,
-    Instruction, Observed, ObservedBy, Opcode, Port, Probe, Process, ProcessId, ProcessSample, QpAttributes,
-    QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency, Record, RegistrationSplit, SCHEMA, Sample,
-    Strides, Verdict,
+    Call, CallCount, Connection, Counting, DataPath, Detail, Device, End, Event, FailedCqes, Footer, Gid,
+    Header, Histogram, Instruction, Observed, ObservedBy, Opcode, Port, Probe, Process, ProcessId,
+    ProcessSample, QpAttributes, QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency, Record,
+    RegistrationSplit, SCHEMA, Sample, Strides, Symbol, Verdict,
 };
 
 pub const ALICE: ProcessId = ProcessId { pid: 100, start_ns: 5 };
@@ -274,6 +274,18 @@ pub fn every_kind_of_record() -> Vec<Record> {
         event.stack = vec![0x1234, 0x5678];
         Record::Event(event)
     }));
+    records.push(Record::Symbol(Symbol {
+        id: ALICE,
+        addr: 0x1234,
+        module: "/usr/bin/alice".into(),
+        module_offset_bytes: 0x234,
+        name: "setup".into(),
+        offset_bytes: 4,
+        source: "alice.c".into(),
+        line: 12,
+    }));
+    let end = |qpn| End { id: ALICE, qp: 10, qpn };
+    records.push(Record::Connection(Connection { t_ns: 9000, a: end(17), b: end(18) }));
     let mut failed = event(ALICE, 50_000, 100, Call::RegMr, Detail::None);
     failed.errno = 12;
     records.push(Record::Event(failed));

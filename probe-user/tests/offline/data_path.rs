@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use probe_user::export::{Csv, Exporter, Perfetto, write_openmetrics};
+use probe_user::export::{Csv, Exporter, MetricsFormat, Perfetto, write_metrics};
 use probe_user::model::Model;
 use probe_user::replay::{Window, replay};
 use probe_user::report::{
@@ -321,7 +321,7 @@ fn exports_carry_the_same_counts() {
     );
 
     let mut text = Vec::new();
-    write_openmetrics(&model(records.clone()), &mut text).unwrap();
+    write_metrics(&model(records.clone()), MetricsFormat::OpenMetrics, &mut text).unwrap();
     let text = String::from_utf8(text).unwrap();
     for line in [
         "rdma_wrs_total{pid=\"100\",comm=\"alice\"} 40",

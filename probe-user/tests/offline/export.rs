@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use probe_user::export::{Csv, Exporter, Folded, Perfetto, Weight, write_openmetrics};
+use probe_user::export::{Csv, Exporter, Folded, MetricsFormat, Perfetto, Weight, write_metrics};
 use probe_user::model::Model;
 use probe_user::sample::{Call, CallCount, Detail, ProcessId, Record};
 use serde_json::Value;
@@ -200,7 +200,7 @@ fn openmetrics_totals_are_the_counts_and_each_series_appears_once() {
         model.push(&record);
     }
     let mut out = Vec::new();
-    write_openmetrics(&model, &mut out).unwrap();
+    write_metrics(&model, MetricsFormat::OpenMetrics, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.ends_with("# EOF\n"));
     let labels = r#"{pid="100",comm="we\"ird\\",call="reg_mr"}"#;

@@ -5,6 +5,7 @@
 mod common;
 mod data_path;
 mod export;
+mod merge;
 mod real;
 mod report;
 mod schemas;

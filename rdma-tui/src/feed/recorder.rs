@@ -55,7 +55,7 @@ impl Recorder {
             }
             Record::Sample(sample) => self.remember(sample),
             Record::Event(event) => self.now_ns = self.now_ns.max(event.t_ns),
-            Record::Footer(_) => {}
+            Record::Footer(_) | Record::Symbol(_) | Record::Connection(_) => {}
         }
         let writing = self.writing.as_mut()?;
         let outcome = match record {

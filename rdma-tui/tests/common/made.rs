@@ -75,6 +75,7 @@ impl Made {
             parent_pid: 1,
             cgroup: cgroup.into(),
             exited: false,
+            host: String::new(),
         }));
         id
     }

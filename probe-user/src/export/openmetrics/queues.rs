@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::model::ProcessModel;
 use crate::sample::{Counting, QueueCounts};
 
-use super::{escaped, family};
+use super::{Text, escaped, family};
 
 /// A family: its name, what it counts, and how it follows from the counts.
 type Family = (&'static str, &'static str, fn(&QueueCounts) -> u64);
@@ -29,7 +29,7 @@ const FAMILIES: [Family; 12] = [
 /// Writes the families of the processes that were observed, each with its labels `pid` and `comm`. Counts of which only
 /// the ratios mean something are left out; estimates are told by `rdma_data_path_share`.
 pub(super) fn write<'a>(
-    text: &mut String,
+    text: &mut Text,
     processes: impl Iterator<Item = (String, String, &'a ProcessModel)>,
 ) {
     let mut sums: BTreeMap<(String, String), (QueueCounts, f64)> = BTreeMap::new();

@@ -1,0 +1,116 @@
+//! Calls by the place in the program they come from: what each costs, what it left alive.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::model::Model;
+use crate::sample::{Call, ProcessId};
+
+use super::build::Filter;
+use super::by::{GROUPS_SCHEMA, Groups};
+use super::table::{Align, Column};
+use super::text::clean;
+use super::units::{bytes, count, duration};
+
+/// One kind of call from one place in one process.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct OfSite {
+    /// Process id.
+    pub pid: u32,
+    /// Command name.
+    pub comm: String,
+    /// Host, in a merged trace.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// Kind of call, as traces spell it.
+    pub call: Call,
+    /// The caller; `null` where no stack was taken.
+    pub site: Option<String>,
+    /// All callers that are known, innermost first.
+    pub stack: Vec<String>,
+    /// Calls seen one by one, failed ones included.
+    pub count: u64,
+    /// Calls that failed.
+    pub failed: u64,
+    /// Bytes registered.
+    pub bytes: u64,
+    /// Time in these calls.
+    pub total_ns: u64,
+    /// Time per call.
+    pub mean_ns: u64,
+    /// Objects made here that were alive at the end.
+    pub live: u64,
+    /// Bytes of the regions among them.
+    pub live_bytes: u64,
+}
+
+/// By the place in the program that makes the call, most time first.
+pub fn by_site(model: &Model, filter: &Filter) -> Groups {
+    let mut sites: Vec<OfSite> = Vec::new();
+    for process in model.processes.values().filter(|p| filter.wants(p.info.id.pid, &p.info.comm)) {
+        sites.extend(process.sites.iter().map(|site| {
+            let stack: Vec<_> =
+                site.stack.iter().map(|address| frame(model, process.info.id, *address)).collect();
+            OfSite {
+                pid: process.info.id.pid,
+                comm: process.info.comm.clone(),
+                host: process.info.host.clone(),
+                call: site.call,
+                site: stack.first().cloned(),
+                stack,
+                count: site.count,
+                failed: site.failed,
+                bytes: site.bytes,
+                total_ns: site.total_ns,
+                mean_ns: site.total_ns.checked_div(site.count).unwrap_or(0),
+                live: site.live,
+                live_bytes: site.live_bytes,
+            }
+        }));
+    }
+    sites.sort_by(|a, b| {
+        let key = |s: &OfSite| (std::cmp::Reverse(s.total_ns), s.pid, s.call);
+        key(a).cmp(&key(b)).then_with(|| a.stack.cmp(&b.stack))
+    });
+    Groups { schema: GROUPS_SCHEMA.to_owned(), sites, ..Groups::default() }
+}
+
+/// A frame in words, as far as the trace knows the address.
+pub fn frame(model: &Model, id: ProcessId, address: u64) -> String {
+    model.symbols.get(&(id, address)).map_or_else(|| format!("{address:#x}"), |symbol| symbol.words())
+}
+
+pub(super) const COLUMNS: [Column; 10] = [
+    Column("pid", Align::Right, 4),
+    Column("process", Align::Left, 2),
+    Column("call", Align::Left, 0),
+    Column("call site", Align::Left, 0),
+    Column("count", Align::Right, 0),
+    Column("failed", Align::Right, 3),
+    Column("mean", Align::Right, 1),
+    Column("total", Align::Right, 0),
+    Column("live", Align::Right, 0),
+    Column("live bytes", Align::Right, 1),
+];
+
+/// Widest call site in a table; the stack in full is in the JSON.
+const MAX_SITE_COLUMNS: usize = 60;
+
+pub(super) fn row(site: &OfSite) -> Vec<String> {
+    let call =
+        serde_json::to_value(site.call).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+    let place = site.site.as_deref().map_or_else(|| "unknown".to_owned(), clean);
+    let short: String = place.chars().take(MAX_SITE_COLUMNS).collect();
+    vec![
+        site.pid.to_string(),
+        clean(&site.comm),
+        call,
+        if short.len() < place.len() { short + "…" } else { short },
+        count(site.count),
+        count(site.failed),
+        duration(site.mean_ns),
+        duration(site.total_ns),
+        count(site.live),
+        if site.live_bytes > 0 { bytes(site.live_bytes) } else { String::new() },
+    ]
+}
