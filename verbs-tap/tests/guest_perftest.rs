@@ -31,7 +31,7 @@ fn perftest_on_soft_roce_is_counted_to_the_last_request() {
         case.check_server(&server);
         println!(
             "{case:?}: {} WRs in {} posts, {} completions",
-            client.total.wrs, client.total.post_calls, client.total.cqes
+            client.reading.total.wrs, client.reading.total.post_calls, client.reading.total.cqes
         );
     }
 }
