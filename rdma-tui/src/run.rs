@@ -155,6 +155,7 @@ impl Dashboard {
                 self.app.say(Tone::Good, format!("{lines} lines sent to the terminal's clipboard (OSC 52)"));
             }
             Effect::RunWorkload(name) => self.workloads.run(name),
+            Effect::SweepWorkload(name) => self.workloads.sweep(name),
             Effect::StopWorkload => self.workloads.stop(),
             Effect::NextTheme => {
                 self.theme = self.theme.next(self.depth);

@@ -9,7 +9,7 @@ use rdma_tui::app::key::Key;
 use rdma_tui::app::keymap::{KEYMAP, Scope};
 use rdma_tui::app::page::Page;
 use rdma_tui::app::table::{Group, TableId};
-use rdma_tui::app::workload::{Running, Workload};
+use rdma_tui::app::workload::{Running, Swept, Workload};
 use rdma_tui::app::world::{Origin, World};
 use rdma_tui::app::{App, Effect, Step};
 
@@ -43,6 +43,7 @@ fn world(origin: Origin) -> World {
     world.source.origin = origin;
     let workload = |name: &str| Workload { name: name.into(), ..Workload::default() };
     world.workloads.list = vec![workload("inline"), workload("registration")];
+    world.workloads.list[0].sweep = Some(Swept { parameter: "size".into() });
     world
 }
 
@@ -72,6 +73,7 @@ fn replay_cases() -> Vec<Case> {
         case(&[Q, Char('b'), Char('b'), Char('b')], Char('b'), None, |a| {
             a.table(TableId::Qps).group == Group::None
         }),
+        case(&[Char('6')], Char('w'), Some(Effect::SweepWorkload("inline".into())), any),
         case(&[Char('6')], Char('x'), None, |a| a.message.is_some()),
         case(&[], Char(' '), Some(Effect::Hold(true)), |a| a.paused),
         case(&[Char(' ')], Char(' '), Some(Effect::Hold(false)), |a| !a.paused),
@@ -190,9 +192,23 @@ fn a_running_workload_is_stopped_and_no_second_one_started() {
     world.workloads.running = Some(Running { name: "inline".into(), ..Running::default() });
     let mut app = app(Origin::Live);
     app.key(Key::Char('6'), &world);
-    assert_eq!(app.key(Key::Enter, &world), None);
-    assert!(app.message.is_some());
+    for key in [Key::Enter, Key::Char('w')] {
+        app.message = None;
+        assert_eq!(app.key(key, &world), None);
+        assert!(app.message.is_some());
+    }
     assert_eq!(app.key(Key::Char('x'), &world), Some(Effect::StopWorkload));
+}
+
+#[test]
+fn a_workload_that_has_a_parameter_is_swept_and_another_says_that_it_has_none() {
+    let world = world(Origin::Live);
+    let mut app = app(Origin::Live);
+    app.key(Key::Char('6'), &world);
+    assert_eq!(app.key(Key::Char('w'), &world), Some(Effect::SweepWorkload("inline".into())));
+    app.key(Key::Down, &world);
+    assert_eq!(app.key(Key::Char('w'), &world), None);
+    assert!(app.message.is_some());
 }
 
 #[test]

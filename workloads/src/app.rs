@@ -157,7 +157,7 @@ fn measure(
     common: &Common,
 ) -> Result<()> {
     let Some(bench) = bench(common, true)? else { return Ok(()) };
-    let mut progress = Progress::new();
+    let mut progress = Progress::new(common.progress);
     let points = compare::sweep(&bench, workload, variants, values, &mut progress)?;
     // A single variant is measured by itself: its ground truth must not contain the demonstrations' failures.
     let findings = if variants.is_empty() { workload.demonstrate(&bench)? } else { Vec::new() };
@@ -237,7 +237,7 @@ fn compare(
     common: &Common,
 ) -> Result<()> {
     let Some(bench) = bench(common, false)? else { return Ok(()) };
-    let mut progress = Progress::new();
+    let mut progress = Progress::new(common.progress);
     let mut results = Vec::new();
     for workload in workloads {
         let result = compare::compare(&bench, *workload, only, &mut progress).and_then(|mut outcome| {

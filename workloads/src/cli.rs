@@ -3,6 +3,7 @@
 use crate::bench::Options;
 use crate::exchange::DEFAULT_PORT;
 use crate::memory::MemoryKind;
+use crate::progress::Mode;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -123,6 +124,9 @@ pub struct Common {
     /// Write to this file instead of standard output
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// How progress is shown
+    #[arg(long, value_enum, default_value_t)]
+    pub progress: Mode,
     /// Draw the sweep as SVG into this file
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,

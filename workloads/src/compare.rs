@@ -8,7 +8,7 @@ use crate::interrupt;
 use crate::measure::{self, Measured, Sample, Side, Summary};
 use crate::outcome::{Effect, Outcome, VariantOutcome, clock};
 use crate::predict;
-use crate::progress::Progress;
+use crate::progress::{Progress, Run, Step};
 use crate::suite::{Comparison, Trial, Workload};
 use crate::truth::{self, Truth};
 use anyhow::{Context as _, Result};
@@ -60,7 +60,7 @@ pub fn compare(
             format!("{}: {} ({} of {})", about.name, comparison.title, at + 1, about.comparisons.len());
         if only.is_none() && elsewhere::needed(bench, comparison) {
             progress.say(&label);
-            let outcome = elsewhere::compare(bench, about.name, at, comparison)?;
+            let outcome = elsewhere::compare(bench, about.name, at, comparison, progress)?;
             elsewhere += outcome.ground_truth;
             effects.extend(outcome.effects);
             for (key, variant) in outcome.variants {
@@ -72,8 +72,8 @@ pub fn compare(
             }));
             continue;
         }
-        effects.push(one(bench, workload, comparison, &mut variants, &mut setup, &mut |step| {
-            progress.say(&format!("{label}, {step}"));
+        effects.push(one(bench, workload, comparison, &mut variants, &mut setup, &mut |doing, run| {
+            progress.step(&Step { progress: format!("{label}, {doing}"), run });
         })?);
     }
     let findings = if only.is_none() {
@@ -113,20 +113,22 @@ fn one(
     comparison: &'static Comparison,
     variants: &mut BTreeMap<String, VariantOutcome>,
     setup: &mut Notes,
-    step: &mut dyn FnMut(&str),
+    step: &mut dyn FnMut(&str, Option<Run>),
 ) -> Result<Effect> {
-    step("setting up");
+    step("setting up", None);
     let mut baseline = Counted::open(bench, workload, comparison.baseline, None)?;
     let mut optimised = Counted::open(bench, workload, comparison.optimised, None)?;
     let plan = bench.options.plan();
     let (runs, mut done) = (2 * (plan.pairs + 1), 0);
     let compared = measure::compare(plan, comparison.metric, |side, budget| {
+        let (key, trial) = match side {
+            Side::Baseline => (comparison.baseline, &mut baseline),
+            Side::Optimised => (comparison.optimised, &mut optimised),
+        };
+        let sample = trial.run(budget)?;
         done += 1;
-        step(&format!("run {done} of {runs}"));
-        match side {
-            Side::Baseline => baseline.run(budget),
-            Side::Optimised => optimised.run(budget),
-        }
+        step(&format!("run {done} of {runs}"), Some(Run::of(comparison.title, side, key, &sample)));
+        Ok(sample)
     })?;
     for (counted, key) in [(&baseline, comparison.baseline), (&optimised, comparison.optimised)] {
         for note in counted.trial.notes() {
@@ -137,7 +139,7 @@ fn one(
             }
         }
     }
-    step("asking the model");
+    step("asking the model", None);
     let prediction = predict::compare(bench, workload, comparison)?;
     let measured = Measured::judge(comparison.metric, compared.ratio);
     let sides = [

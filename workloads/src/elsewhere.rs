@@ -7,10 +7,12 @@ use crate::emulated::{self, Settings};
 use crate::error::usage;
 use crate::interrupt;
 use crate::outcome::Outcome;
+use crate::progress::Progress;
 use crate::suite::{Comparison, Timing};
 use anyhow::{Context as _, Result, bail};
-use std::io::Read as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 use std::{env, fs};
 
@@ -32,11 +34,17 @@ fn fits(speed: Option<&str>, timing: Timing) -> bool {
 }
 
 /// Runs one comparison, counted from 0, in a process whose device is timed as it needs.
-pub fn compare(bench: &Bench, name: &str, at: usize, comparison: &Comparison) -> Result<Outcome> {
+pub fn compare(
+    bench: &Bench,
+    name: &str,
+    at: usize,
+    comparison: &Comparison,
+    progress: &mut Progress,
+) -> Result<Outcome> {
     let folder = tempfile::tempdir().context("making a temporary folder")?;
     let output = folder.path().join("outcome.json");
     let mut command = Command::new(env::current_exe().context("finding this program")?);
-    command.args(["compare", name, "--json", "--device", &bench.device().info.name]);
+    command.args(["compare", name, "--json", "--progress=json", "--device", &bench.device().info.name]);
     command
         .arg(format!("--comparison={}", at + 1))
         .args(bench.options.arguments())
@@ -47,14 +55,10 @@ pub fn compare(bench: &Bench, name: &str, at: usize, comparison: &Comparison) ->
     settings.apply(&mut command);
     let mut child =
         Guarded(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("starting over")?);
-    let status = child.wait()?;
+    let said = listen(child.0.stderr.take());
+    let (status, last) = child.wait(&said, progress)?;
     if !status.success() {
-        let mut said = String::new();
-        if let Some(mut stream) = child.0.stderr.take() {
-            // What it says is a line; whatever else comes is not worth waiting for.
-            let _ = stream.read_to_string(&mut said);
-        }
-        let line = said.lines().last().unwrap_or("it said nothing");
+        let line = last.as_deref().unwrap_or("it said nothing");
         let line = line.strip_prefix("rdma-workload: ").unwrap_or(line).to_owned();
         if status.code() == Some(2) {
             return Err(usage(line));
@@ -69,15 +73,41 @@ pub fn compare(bench: &Bench, name: &str, at: usize, comparison: &Comparison) ->
 struct Guarded(Child);
 
 impl Guarded {
-    fn wait(&mut self) -> Result<ExitStatus> {
+    /// Waits for its end and passes its steps on; returns the last line that was none as well.
+    fn wait(
+        &mut self,
+        said: &Receiver<String>,
+        progress: &mut Progress,
+    ) -> Result<(ExitStatus, Option<String>)> {
+        let mut last = None;
         loop {
-            if let Some(status) = self.0.try_wait().context("waiting for a comparison")? {
-                return Ok(status);
+            match said.recv_timeout(Duration::from_millis(20)) {
+                Ok(line) => match serde_json::from_str(&line) {
+                    Ok(step) => progress.step(&step),
+                    Err(_) => last = Some(line),
+                },
+                // Its end is known when it has said all it had to say.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Ok((self.0.wait().context("waiting for a comparison")?, last));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
             interrupt::check()?;
-            std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// The lines of a child's standard error, as they come.
+fn listen(stream: Option<ChildStderr>) -> Receiver<String> {
+    let (sender, lines) = mpsc::sync_channel(64);
+    std::thread::spawn(move || {
+        for line in stream.into_iter().flat_map(|s| BufReader::new(s).lines()).map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
 }
 
 impl Drop for Guarded {

@@ -40,6 +40,7 @@ pub enum Action {
     Export,
     Copy,
     StopWorkload,
+    SweepWorkload,
     Theme,
 }
 
@@ -150,6 +151,14 @@ pub const KEYMAP: &[Binding] = {
             On(Page::Queues),
             "group",
             "group QPs by process, by peer, by CQ, or not",
+        ),
+        bind(
+            LISTS,
+            &[Char('w')],
+            A::SweepWorkload,
+            On(Page::Workloads),
+            "sweep",
+            "measure the selected workload over its parameter, as a chart",
         ),
         bind(LISTS, &[Char('x')], A::StopWorkload, On(Page::Workloads), "stop", "stop the running workload"),
         bind(

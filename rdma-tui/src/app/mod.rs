@@ -47,6 +47,8 @@ pub enum Effect {
     Copy(String),
     /// Run a workload's comparison.
     RunWorkload(String),
+    /// Run a workload over its swept parameter.
+    SweepWorkload(String),
     /// Stop the running workload.
     StopWorkload,
     /// Use the next theme.

@@ -6,6 +6,7 @@ use super::keymap::{self, Action, Scope};
 use super::page::Page;
 use super::prompt::{Edit, Prompt};
 use super::table::{self, Group, RowKey, TableId, columns, fields};
+use super::workload::Workload;
 use super::world::{Origin, World};
 use super::{App, Effect, FilterLine, Step, Tone};
 
@@ -94,6 +95,7 @@ impl App {
             Action::Record => return Some(Effect::StartRecording),
             Action::Export => return Some(Effect::Export),
             Action::Copy => return self.copy(world),
+            Action::SweepWorkload => return self.sweep(world),
             Action::StopWorkload if world.workloads.running.is_some() => return Some(Effect::StopWorkload),
             Action::StopWorkload => self.say(Tone::Note, "no workload is running"),
             Action::Theme => return Some(Effect::NextTheme),
@@ -177,18 +179,33 @@ impl App {
             return None;
         };
         if let RowKey::Workload(index) = key {
-            return match (&world.workloads.running, world.workloads.list.get(index)) {
-                (Some(running), _) => {
-                    let text = format!("'{}' is still running: x stops it", running.name);
-                    self.say(Tone::Note, text);
-                    None
-                }
-                (None, Some(workload)) => Some(Effect::RunWorkload(workload.name.clone())),
-                (None, None) => None,
-            };
+            return self.may_run(index, world).map(|w| Effect::RunWorkload(w.name.clone()));
         }
         self.details.push((key, 0));
         None
+    }
+
+    /// A workload that may be started: one at a time, so that they do not disturb each other's figures.
+    fn may_run<'w>(&mut self, index: usize, world: &'w World) -> Option<&'w Workload> {
+        if let Some(running) = &world.workloads.running {
+            let text = format!("'{}' is still running: x stops it", running.name);
+            self.say(Tone::Note, text);
+            return None;
+        }
+        world.workloads.list.get(index)
+    }
+
+    fn sweep(&mut self, world: &World) -> Option<Effect> {
+        let Some(&RowKey::Workload(index)) = self.current().and_then(|table| table.selection()) else {
+            self.say(Tone::Note, "nothing is selected here");
+            return None;
+        };
+        let workload = self.may_run(index, world)?;
+        if workload.sweep.is_none() {
+            self.say(Tone::Note, format!("'{}' sweeps nothing", workload.name));
+            return None;
+        }
+        Some(Effect::SweepWorkload(workload.name.clone()))
     }
 
     /// The page of workloads, with the one selected that shows an effect.

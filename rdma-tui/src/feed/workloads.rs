@@ -1,7 +1,8 @@
 //! `rdma-workload` as a child: its list, and one comparison at a time.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +13,9 @@ use crate::app::workload::{Board, Comparison, Listing, Running, Workload};
 
 /// Longest answer read: a list or one comparison has a few ten thousand bytes.
 const MAX_ANSWER: u64 = 16 << 20;
+
+/// Most that is read of what it says while it runs: a few lines a second.
+const MAX_SAID: u64 = 64 << 20;
 
 const MISSING: &str =
     "cannot find 'rdma-workload' beside this program or in PATH: build it with `cargo build -p workloads`";
@@ -55,19 +59,46 @@ impl Workloads {
 
     /// Compares baseline and optimised variant of one workload; progress and result go to the board.
     pub fn run(&self, name: String) {
+        let mut arguments = vec!["compare", &name, "--json", "--progress=json"];
+        // Without privilege the probes see nothing.
+        if is_root() {
+            arguments.push("--probe");
+        }
+        let arguments = arguments.into_iter().map(str::to_owned).collect();
+        self.begin(name, arguments, |board, name, answer| {
+            board.results.insert(name, answer.and_then(|answer| parse(&answer)));
+        });
+    }
+
+    /// Measures one workload's variants over its parameter.
+    pub fn sweep(&self, name: String) {
+        let arguments = ["run", &name, "--json", "--progress=json"].map(str::to_owned).into();
+        self.begin(name, arguments, |board, name, answer| {
+            let sweep = answer.and_then(|answer| serde_json::from_str(&answer).map_err(not_understood));
+            board.sweeps.insert(name, sweep);
+        });
+    }
+
+    /// Runs the program on a thread of its own, and keeps its answer.
+    fn begin(
+        &self,
+        name: String,
+        arguments: Vec<String>,
+        keep: impl Fn(&mut Board, String, Result<String, String>) + Copy + Send + 'static,
+    ) {
         self.change(|board| board.running = Some(Running { name: name.clone(), ..Running::default() }));
         let running = self.clone();
         let begun = thread::Builder::new().name("workload".to_owned()).spawn(move || {
-            let result = running.compare(&name);
+            let answer = running.answer(&arguments);
             running.change(|board| {
                 board.running = None;
-                board.results.insert(name, result);
+                keep(board, name, answer);
             });
         });
         if let Err(error) = begun {
             self.change(|board| {
                 if let Some(running) = board.running.take() {
-                    board.results.insert(running.name, Err(error.to_string()));
+                    keep(board, running.name, Err(error.to_string()));
                 }
             });
         }
@@ -80,10 +111,10 @@ impl Workloads {
         }
     }
 
-    fn compare(&self, name: &str) -> Result<Comparison, String> {
+    fn answer(&self, arguments: &[String]) -> Result<String, String> {
         let program = program("rdma-workload").ok_or(MISSING)?;
         let mut child = Command::new(program)
-            .args(["compare", name, "--json"])
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -100,50 +131,62 @@ impl Workloads {
     }
 
     /// Shows what it prints while it runs, and takes its answer.
-    fn watch(&self, child: &mut Child) -> Result<Comparison, String> {
+    fn watch(&self, child: &mut Child) -> Result<String, String> {
         let begun = Instant::now();
-        let last = Arc::new(Mutex::new(String::new()));
         let reading = child.stderr.take().map(|errors| {
-            let last = Arc::clone(&last);
-            thread::spawn(move || {
-                for line in BufReader::new(errors).split(b'\n').map_while(Result::ok) {
-                    let line = String::from_utf8_lossy(&line).trim().to_owned();
-                    if !line.is_empty() {
-                        *last.lock().unwrap_or_else(PoisonError::into_inner) = line;
-                    }
-                }
-            })
+            let workloads = self.clone();
+            thread::spawn(move || workloads.listen(errors))
         });
         let output = child.stdout.take().ok_or("its output cannot be read")?;
         let answer = thread::spawn(move || {
             let mut answer = String::new();
             output.take(MAX_ANSWER).read_to_string(&mut answer).map(|_| answer)
         });
-        let latest = || last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let status = loop {
             if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
                 break status;
             }
-            let (progress, seconds) = (latest(), begun.elapsed().as_secs());
+            let seconds = begun.elapsed().as_secs();
             self.change(|board| {
                 if let Some(running) = &mut board.running {
-                    (running.seconds, running.progress) = (seconds, progress);
+                    running.seconds = seconds;
                 }
             });
             thread::sleep(Duration::from_millis(250));
         };
-        if let Some(reading) = reading {
-            let _ = reading.join();
-        }
+        let said = reading.and_then(|reading| reading.join().ok()).unwrap_or_default();
         let answer =
             answer.join().map_err(|_| "its output cannot be read")?.map_err(|error| error.to_string())?;
         if !status.success() {
-            let said = latest();
             let said = said.strip_prefix("rdma-workload: ").unwrap_or(&said).to_owned();
             return Err(if said.is_empty() { status.to_string() } else { said });
         }
-        parse(&answer)
+        Ok(answer)
     }
+
+    /// Passes on what it says while it runs; returns the last line that was no step.
+    fn listen(&self, errors: ChildStderr) -> String {
+        let mut last = String::new();
+        for line in BufReader::new(errors.take(MAX_SAID)).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim().to_owned();
+            if line.is_empty() {
+                continue;
+            }
+            self.change(|board| {
+                if let Some(running) = &mut board.running {
+                    running.hear(&line);
+                }
+            });
+            if !line.starts_with('{') {
+                last = line;
+            }
+        }
+        last
+    }
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
 fn list() -> Result<Vec<Workload>, String> {

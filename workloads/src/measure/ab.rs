@@ -5,6 +5,7 @@ use super::stats::{Interval, median_interval};
 use super::verdict::Metric;
 use crate::interrupt;
 use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How long and how often to run.
@@ -38,7 +39,8 @@ pub struct Compared {
 }
 
 /// One of the two variants of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Side {
     /// The slow way.
     Baseline,

@@ -1,11 +1,13 @@
 //! Workloads: the list, and baseline against optimised of the selected one.
 
+mod sweep;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use crate::app::format::{Unit, number};
 use crate::app::table::{Row, TableId, row};
-use crate::app::workload::{Comparison, Listing, Variant};
+use crate::app::workload::{Comparison, Listing, Running, Variant};
 
 use super::super::Context;
 use super::super::widgets::{bar, explain, panel::panel, put, put_right, wrap};
@@ -43,21 +45,67 @@ fn selected(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         y += 1;
     }
     let rest = Rect { y, height: inside.bottom().saturating_sub(y), ..inside };
-    match (&world.workloads.running, world.workloads.results.get(&workload.name)) {
-        (Some(running), _) if running.name == workload.name => {
-            let text = format!("◐ running for {} s\n{}", running.seconds, running.progress);
-            explain(buf, rest, &text, theme.text());
+    let board = &world.workloads;
+    let (rest, below) = match board.sweeps.get(&workload.name) {
+        Some(sweep) => {
+            let (above, below) = super::split_top(rest, rest.height / 2);
+            (above, Some((below, sweep)))
         }
+        None => (rest, None),
+    };
+    match (&board.running, board.results.get(&workload.name)) {
+        (Some(running), _) if running.name == workload.name => under_way(buf, rest, running, context),
         (_, Some(Ok(result))) => effect(buf, rest, result, context),
         (_, Some(Err(why))) => explain(buf, rest, &format!("▲ it failed: {why}"), theme.bad()),
-        _ => explain(buf, rest, "not run yet", theme.dim()),
+        _ if below.is_some() => explain(buf, rest, "not compared yet: Enter does", theme.dim()),
+        _ if workload.sweep.is_some() => {
+            explain(buf, rest, "not run yet: Enter compares slow and fast, w sweeps", theme.dim());
+        }
+        _ => explain(buf, rest, "not run yet: Enter compares slow and fast", theme.dim()),
+    }
+    match below {
+        Some((area, Ok(swept))) => sweep::draw(buf, area, swept, theme),
+        Some((area, Err(why))) => explain(buf, area, &format!("▲ the sweep failed: {why}"), theme.bad()),
+        None => {}
+    }
+}
+
+/// What runs, with both sides' figures as they come.
+fn under_way(buf: &mut Buffer, area: Rect, running: &Running, context: Context<'_>) {
+    let theme = context.theme;
+    let head = format!("◐ running for {} s: {}", running.seconds, running.progress);
+    let Some(live) = &running.live else {
+        explain(buf, area, &head, theme.text());
+        return;
+    };
+    let mut y = area.y;
+    for text in wrap(&head, area.width.into()).iter().take(2).chain([&live.comparison]) {
+        if y < area.bottom() {
+            put(buf, area.x, y, text, area.width, theme.text());
+        }
+        y += 1;
+    }
+    let most = live.baseline.ops_per_s().max(live.optimised.ops_per_s()).max(f64::MIN_POSITIVE);
+    for (which, side, style) in
+        [("baseline", &live.baseline, theme.series(3)), ("optimised", &live.optimised, theme.series(2))]
+    {
+        if y + 1 >= area.bottom() {
+            return;
+        }
+        let name = if side.variant.is_empty() { which } else { &side.variant };
+        let rate = side.ops_per_s();
+        let figures = format!("{} · {} runs", number(rate, Unit::PerSecond), side.runs.len());
+        put(buf, area.x, y, name, 24, theme.text());
+        put_right(buf, area.x, y, &figures, area.width, theme.text());
+        bar::bar(buf, area.x, y + 1, area.width, rate / most, style, theme.frame());
+        y += 2;
     }
 }
 
 /// Two bars on one scale, the ratio, the verdict.
 fn effect(buf: &mut Buffer, area: Rect, result: &Comparison, context: Context<'_>) {
     let theme = context.theme;
-    let most = result.baseline.ops_per_s.max(result.optimised.ops_per_s).max(f64::MIN_POSITIVE);
+    let most = result.baseline.shown().0.max(result.optimised.shown().0).max(f64::MIN_POSITIVE);
     let mut y = area.y;
     for (which, variant, style) in
         [("baseline", &result.baseline, theme.series(3)), ("optimised", &result.optimised, theme.series(2))]
@@ -66,9 +114,11 @@ fn effect(buf: &mut Buffer, area: Rect, result: &Comparison, context: Context<'_
             return;
         }
         let name = if variant.name.is_empty() { which } else { &variant.name };
-        put(buf, area.x, y, name, 24, theme.text());
-        put_right(buf, area.x, y, &figures(variant), area.width, theme.text());
-        bar::bar(buf, area.x, y + 1, area.width, variant.ops_per_s / most, style, theme.frame());
+        let figures = figures(variant);
+        let used = u16::try_from(figures.chars().count()).unwrap_or(area.width);
+        put(buf, area.x, y, name, area.width.saturating_sub(used + 2), theme.text());
+        put_right(buf, area.x, y, &figures, area.width, theme.text());
+        bar::bar(buf, area.x, y + 1, area.width, variant.shown().0 / most, style, theme.frame());
         y += 2;
     }
     if y < area.bottom() {
@@ -76,7 +126,9 @@ fn effect(buf: &mut Buffer, area: Rect, result: &Comparison, context: Context<'_
         let text = format!("{:.2}× ({:.2}–{:.2})", r.median, r.low, r.high);
         let style = if r.low > 1.0 { theme.good() } else { theme.warn() };
         let x = area.x + put(buf, area.x, y, &text, area.width, style) + 2;
-        let device = format!("on {} ({})", result.device.name, result.device.kind);
+        let profile = result.device.profile.as_deref().filter(|_| result.baseline.modelled.is_some());
+        let modelled = profile.map(|profile| format!(", modelled as {profile}")).unwrap_or_default();
+        let device = format!("on {} ({}{modelled})", result.device.name, result.device.kind);
         put(buf, x, y, &device, area.right().saturating_sub(x), theme.dim());
         y += 1;
     }
@@ -91,9 +143,10 @@ fn effect(buf: &mut Buffer, area: Rect, result: &Comparison, context: Context<'_
 }
 
 fn figures(variant: &Variant) -> String {
-    let mut text = number(variant.ops_per_s, Unit::PerSecond);
+    let (rate, latency_ns) = variant.shown();
+    let mut text = number(rate, Unit::PerSecond);
     for name in ["p50", "p99"] {
-        if let Some(ns) = variant.latency_ns.as_ref().and_then(|l| l.get(name)) {
+        if let Some(ns) = latency_ns.and_then(|l| l.get(name)) {
             text.push_str(&format!("  {name} {}", number(*ns, Unit::Nanoseconds)));
         }
     }
@@ -103,16 +156,41 @@ fn figures(variant: &Variant) -> String {
 /// What the workload counted beside what the probes saw.
 fn counts(buf: &mut Buffer, area: Rect, result: &Comparison, context: Context<'_>) {
     let theme = context.theme;
-    let Some(truth) = result.ground_truth.as_object() else { return };
-    let counts = truth.iter().filter(|(_, count)| count.is_number());
-    for (y, (name, own)) in (area.y + 1..area.bottom()).zip(counts) {
-        let seen = result.probes.as_ref().and_then(|p| p.get(name));
-        let (text, style) = match seen {
-            Some(seen) if seen == own => (format!("{own} = probes"), theme.good()),
-            Some(seen) => (format!("{own}, probes {seen}"), theme.bad()),
-            None => (own.to_string(), theme.text()),
+    let mut y = area.y + 1;
+    let mut line = |name: &str, text: &str, style| {
+        if y < area.bottom() {
+            put(buf, area.x, y, name, 24, theme.dim());
+            put(buf, area.x + 26, y, text, area.width.saturating_sub(26), style);
+            y += 1;
+        }
+    };
+    let Some(probes) = &result.probes else {
+        let Some(truth) = result.ground_truth.as_object() else { return };
+        for (name, count) in truth.iter().filter(|(_, count)| count.as_u64().is_some_and(|n| n > 0)) {
+            line(name, &count.to_string(), theme.text());
+        }
+        return;
+    };
+    for checked in probes {
+        if let Some(why) = &checked.error {
+            line(&checked.variant, &format!("▲ probes saw nothing: {why}"), theme.warn());
+            continue;
+        }
+        let (text, style) = match checked.checks.iter().filter(|check| check.probes.is_some()).count() {
+            0 => ("no figure was observed".to_owned(), theme.warn()),
+            n if checked.equal => (format!("● {n} figures: probes and workload agree"), theme.good()),
+            n => (format!("▲ {n} figures: they differ"), theme.bad()),
         };
-        put(buf, area.x, y, name, 24, theme.dim());
-        put(buf, area.x + 26, y, &text, area.width.saturating_sub(26), style);
+        line(&checked.variant, &text, style);
+        for check in
+            checked.checks.iter().filter(|check| check.truth > 0 || check.probes.is_some_and(|p| p > 0))
+        {
+            let (text, style) = match check.probes {
+                Some(seen) if seen == check.truth => (format!("{seen} = probes"), theme.text()),
+                Some(seen) => (format!("{}, probes {seen}", check.truth), theme.bad()),
+                None => (format!("{}, not observed", check.truth), theme.dim()),
+            };
+            line(&format!("  {}", check.name), &text, style);
+        }
     }
 }
