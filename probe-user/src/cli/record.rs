@@ -127,7 +127,7 @@ fn start(args: &Args, session: &mut Session) -> Result<Option<Running>> {
 
 /// The command could not be executed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot run '{}': {source}", program.display())]
+#[error("cannot run '{}'", program.display())]
 pub struct NotRun {
     program: OsString,
     source: std::io::Error,

@@ -42,7 +42,8 @@ pub fn write(report: &Report, layout: Layout, out: &mut dyn Write) -> io::Result
     }
     if report.processes_not_shown > 0 {
         let n = count(report.processes_not_shown);
-        writeln!(text.out, "\n{QUIET}{n} more processes without RDMA calls or filtered out{QUIET:#}")?;
+        let processes = if report.processes_not_shown == 1 { "process" } else { "processes" };
+        writeln!(text.out, "\n{QUIET}{n} more {processes} without RDMA calls or filtered out{QUIET:#}")?;
     }
     Ok(())
 }
