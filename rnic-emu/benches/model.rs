@@ -1,4 +1,4 @@
-//! How fast the timing model runs, and how much memory it takes: `cargo xtask bench model [--json]`.
+//! How fast the timing model runs, and how much memory it takes: `cargo xtask bench model [--json] [PART OF A NAME]`.
 //!
 //! Time is that of this thread on a processor, so that other work on the machine does not count (a busy sibling
 //! hyperthread still slows it).
@@ -17,12 +17,20 @@ use serde_json::{Value, json};
 /// Requests of each load: enough for a second or less.
 const REQUESTS: u64 = 2_000_000;
 
+/// Name of the load without a modelled program.
+const BARE: &str = "model alone, lists of 4 on 16 QPs";
+
 fn main() {
     // cargo bench adds arguments of its own.
     let as_json = std::env::args().any(|a| a == "--json");
     let profile = Profile::builtin("cx5-like").expect("comes with the product");
-    let mut rows = vec![bare(&profile)];
-    for (name, spec) in loads() {
+    let only = std::env::args().skip(1).find(|a| !a.starts_with("--"));
+    let wanted = |name: &str| only.as_ref().is_none_or(|part| name.contains(part.as_str()));
+    let mut rows = Vec::new();
+    if wanted(BARE) {
+        rows.push(bare(&profile));
+    }
+    for (name, spec) in loads().into_iter().filter(|l| wanted(l.0)) {
         let before = resident();
         let start = cpu_seconds();
         let outcome = drive(&profile, &LoadSpec { measure: REQUESTS, ..spec }).expect("is a valid load");
@@ -76,7 +84,7 @@ fn bare(profile: &Profile) -> Value {
         black_box(&done);
     }
     let rate = REQUESTS as f64 / (cpu_seconds() - start);
-    row("model alone, lists of 4 on 16 QPs", rate, resident().saturating_sub(before))
+    row(BARE, rate, resident().saturating_sub(before))
 }
 
 fn loads() -> Vec<(&'static str, LoadSpec)> {

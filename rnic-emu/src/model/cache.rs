@@ -59,6 +59,7 @@ impl Cache {
     }
 
     /// Looks `key` up and loads it if it was not there. True for a hit.
+    #[inline]
     pub fn touch(&mut self, key: u64) -> bool {
         self.counts.lookups += 1;
         let hit = self.load(key);
@@ -67,10 +68,13 @@ impl Cache {
     }
 
     /// Puts `key` there without counting a lookup. True if it was there already.
+    #[inline]
     pub fn load(&mut self, key: u64) -> bool {
-        if key == self.last {
-            return true;
-        }
+        key == self.last || self.find(key)
+    }
+
+    #[inline(never)]
+    fn find(&mut self, key: u64) -> bool {
         if self.sets == 0 {
             return false;
         }
@@ -80,13 +84,15 @@ impl Cache {
         }
         let set = ((u128::from(mix(key)) * u128::from(self.sets)) >> 64) as usize;
         let row = &mut self.keys[set * self.ways..(set + 1) * self.ways];
-        if row[0] == key {
-            return true;
+        // To the front, each of the others one place back, up to where it was (or out at the end).
+        let mut back = key;
+        for place in row {
+            std::mem::swap(place, &mut back);
+            if back == key {
+                return true;
+            }
         }
-        let found = row.iter().position(|&k| k == key);
-        row.copy_within(0..found.unwrap_or(row.len() - 1), 1);
-        row[0] = key;
-        found.is_some()
+        false
     }
 
     /// Throws out every key in the range: a region was deregistered.

@@ -628,6 +628,7 @@ impl Model {
     }
 
     /// Looks up the translations of a piece of a region on a NIC. Returns the misses' latency, one after the other.
+    #[inline]
     pub(super) fn translate(&mut self, nic: usize, place: Option<Place>, sent: u32, bytes: u64) -> Ps {
         let Some(place) = place else { return 0 };
         let Some(mr) = self.mrs.get(place.mr.0 as usize).filter(|m| m.alive) else { return 0 };

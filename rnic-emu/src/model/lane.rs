@@ -49,7 +49,9 @@ impl Lane {
         self.reserve_spread(slot, at, cost)
     }
 
-    /// The same where the cost spreads over several slots, or over ones not remembered yet.
+    /// The same where the cost spreads over several slots, or over ones not remembered yet. Kept out of the common case,
+    /// which then needs no stack.
+    #[inline(never)]
     fn reserve_spread(&mut self, mut slot: u64, at: Ps, cost: Ps) -> Ps {
         if cost == 0 {
             return at;
@@ -118,10 +120,12 @@ impl Lane {
         }
         // Clearing ahead in one go, as far as the ring allows, keeps this rare.
         let end = (slot + 1).max(self.first + self.used.len() as u64);
-        let mask = self.used.len() - 1;
-        for s in from..end {
-            self.used[s as usize & mask] = 0;
-        }
+        // No more than once round: what lies before the end of the ring, and what goes on at its beginning.
+        let (len, begin) = (self.used.len(), from as usize & (self.used.len() - 1));
+        let count = ((end - from) as usize).min(len);
+        let ahead = count.min(len - begin);
+        self.used[begin..begin + ahead].fill(0);
+        self.used[..count - ahead].fill(0);
         self.end = end;
     }
 }

@@ -27,10 +27,10 @@ pub struct Event<K> {
     pub b: u32,
 }
 
+/// An event of the wheel. Those of one slot are linked newest first, which is all the order equal times need.
 #[derive(Clone, Copy, Debug)]
 struct Node<K> {
     time: Ps,
-    seq: u64,
     event: Event<K>,
     next: u32,
 }
@@ -38,7 +38,8 @@ struct Node<K> {
 /// Events ordered by time, first in first out among equals.
 #[derive(Clone, Debug)]
 pub struct Wheel<K> {
-    heads: Vec<u32>,
+    /// An array, so that a slot's number needs no check against its length.
+    heads: Box<[u32; SLOTS]>,
     /// One bit per slot, and one bit per word of those: the next occupied slot is found in two looks.
     bits: [u64; SLOTS / 64],
     summary: u64,
@@ -48,15 +49,16 @@ pub struct Wheel<K> {
     current: Vec<Node<K>>,
     /// Absolute number of that slot.
     cursor: u64,
+    /// Events beyond the wheel's reach from the cursor.
     far: BinaryHeap<Reverse<(Ps, u64, Event<K>)>>,
+    /// Events ever put into the heap, which does not keep the order of equal times by itself.
     seq: u64,
-    in_wheel: usize,
 }
 
 impl<K: Copy + Ord> Default for Wheel<K> {
     fn default() -> Self {
         Self {
-            heads: vec![NONE; SLOTS],
+            heads: Box::new([NONE; SLOTS]),
             bits: [0; SLOTS / 64],
             summary: 0,
             arena: Vec::new(),
@@ -65,7 +67,6 @@ impl<K: Copy + Ord> Default for Wheel<K> {
             cursor: 0,
             far: BinaryHeap::new(),
             seq: 0,
-            in_wheel: 0,
         }
     }
 }
@@ -73,15 +74,15 @@ impl<K: Copy + Ord> Default for Wheel<K> {
 impl<K: Copy + Ord> Wheel<K> {
     /// Adds an event. A time already past counts as the present.
     pub fn push(&mut self, time: Ps, event: Event<K>) {
-        self.seq += 1;
         let slot = time >> SHIFT;
         if slot <= self.cursor {
-            let node = Node { time, seq: self.seq, event, next: NONE };
+            let node = Node { time, event, next: NONE };
             let place = self.current.partition_point(|n| n.time > time);
             self.current.insert(place, node);
         } else if slot - self.cursor < SLOTS as u64 {
-            self.link(slot, time, self.seq, event);
+            self.link(slot, time, event);
         } else {
+            self.seq += 1;
             self.far.push(Reverse((time, self.seq, event)));
         }
     }
@@ -105,12 +106,16 @@ impl<K: Copy + Ord> Wheel<K> {
     /// Number of events waiting.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.current.len() + self.in_wheel + self.far.len()
+        let linked = self.heads.iter().map(|&head| {
+            std::iter::successors(self.arena.get(head as usize), |n| self.arena.get(n.next as usize)).count()
+        });
+        self.current.len() + linked.sum::<usize>() + self.far.len()
     }
 
-    fn link(&mut self, slot: u64, time: Ps, seq: u64, event: Event<K>) {
+    #[inline]
+    fn link(&mut self, slot: u64, time: Ps, event: Event<K>) {
         let at = (slot & MASK) as usize;
-        let node = Node { time, seq, event, next: self.heads[at] };
+        let node = Node { time, event, next: self.heads[at] };
         let index = if self.free == NONE {
             self.arena.push(node);
             (self.arena.len() - 1) as u32
@@ -123,16 +128,15 @@ impl<K: Copy + Ord> Wheel<K> {
         self.heads[at] = index;
         self.bits[at / 64] |= 1 << (at % 64);
         self.summary |= 1 << (at / 64);
-        self.in_wheel += 1;
     }
 
     /// Makes the next occupied slot the current one. The current one must be empty.
     fn turn(&mut self) {
-        if self.in_wheel == 0 {
+        if self.summary == 0 {
             let Some(Reverse((time, ..))) = self.far.peek() else { return };
             self.cursor = (time >> SHIFT).saturating_sub(1);
+            self.bring_near();
         }
-        self.bring_near();
         let Some(slot) = self.next_occupied() else { return };
         self.cursor = slot;
         let at = (slot & MASK) as usize;
@@ -146,33 +150,34 @@ impl<K: Copy + Ord> Wheel<K> {
             let node = self.arena[index as usize];
             self.arena[index as usize].next = self.free;
             self.free = index;
-            self.in_wheel -= 1;
             index = node.next;
+            self.current.push(node);
             // Few share a slot, and the newest come first: they find their place in a step or two.
-            if self.current.len() < FEW {
-                let mut place = self.current.len();
+            let mut place = self.current.len() - 1;
+            if place < FEW {
                 while place > 0 && self.current[place - 1].time < node.time {
+                    self.current.swap(place - 1, place);
                     place -= 1;
                 }
-                self.current.insert(place, node);
-            } else {
-                self.current.push(node);
             }
         }
         if self.current.len() > FEW {
-            self.current.sort_unstable_by_key(|n| Reverse((n.time, n.seq)));
+            self.current.sort_by_key(|n| Reverse(n.time));
+        }
+        if !self.far.is_empty() {
+            self.bring_near();
         }
     }
 
-    /// Moves events from the heap that the wheel reaches by now.
+    /// Moves events from the heap that the wheel reaches now: before anything newer can be put into their slots.
     fn bring_near(&mut self) {
-        while let Some(&Reverse((time, seq, event))) = self.far.peek() {
+        while let Some(&Reverse((time, _, event))) = self.far.peek() {
             let slot = time >> SHIFT;
             if slot - self.cursor >= SLOTS as u64 {
                 return;
             }
             self.far.pop();
-            self.link(slot, time, seq, event);
+            self.link(slot, time, event);
         }
     }
 
