@@ -5,6 +5,7 @@
 #![no_std]
 
 pub mod call;
+pub mod counters;
 pub mod histogram;
 pub mod hook;
 pub mod site;

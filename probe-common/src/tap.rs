@@ -7,6 +7,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+pub use crate::counters::{COUNTERS, cq, kind, qp};
+
 /// Name of the memfd.
 pub const NAME: &str = "verbs-tap";
 /// First word of the file: `verbstap` in ASCII.
@@ -17,8 +19,6 @@ pub const VERSION: u32 = 1;
 pub const SLOTS: usize = 16_384;
 /// Slots shared by all threads, at the front: [`shared::retired`] and [`shared::overflow`] for each kind.
 pub const SHARED_SLOTS: usize = 8;
-/// Counters of a slot.
-pub const COUNTERS: usize = 32;
 /// Size of the file in bytes.
 pub const BYTES: usize = size_of::<Header>() + SLOTS * size_of::<Slot>();
 
@@ -54,16 +54,6 @@ pub struct Header {
     pub foreign_libraries: AtomicU32,
     /// Calls that could not be counted at all (no memory).
     pub uncounted: AtomicU64,
-}
-
-/// What a [`Slot`] counts.
-pub mod kind {
-    /// A queue pair: counters of [`super::qp`].
-    pub const QP: u32 = 1;
-    /// A completion queue: counters of [`super::cq`].
-    pub const CQ: u32 = 2;
-    /// A shared receive queue: the receive counters of [`super::qp`].
-    pub const SRQ: u32 = 3;
 }
 
 /// What has become of a [`Slot`].
@@ -115,66 +105,6 @@ pub struct Slot {
     pub signal_all: AtomicU32,
     /// See [`qp`] and [`cq`].
     pub counters: [AtomicU64; COUNTERS],
-}
-
-/// Counters of a queue pair or shared receive queue. Only work requests that were really posted count.
-pub mod qp {
-    /// Calls of `post_send`, and batches completed by `wr_complete`.
-    pub const POST_CALLS: usize = 0;
-    /// Those that returned an error.
-    pub const POST_FAILED: usize = 1;
-    /// Send work requests.
-    pub const WRS: usize = 2;
-    /// Those that ask for a completion entry.
-    pub const SIGNALLED: usize = 3;
-    /// Those with inline data.
-    pub const INLINE: usize = 4;
-    /// Bytes of their payload.
-    pub const BYTES: usize = 5;
-    /// Their scatter/gather entries (or inline buffers).
-    pub const SGES: usize = 6;
-    /// Most unsignalled work requests in a row, as far as one thread posted them.
-    pub const LONGEST_UNSIGNALLED: usize = 7;
-    /// Unsignalled work requests since the last signalled one of this thread.
-    pub const UNSIGNALLED_RUN: usize = 8;
-    /// Calls of `post_recv` or `post_srq_recv`.
-    pub const RECV_CALLS: usize = 9;
-    /// Those that returned an error.
-    pub const RECV_FAILED: usize = 10;
-    /// Receive work requests.
-    pub const RECV_WRS: usize = 11;
-    /// Bytes of their buffers.
-    pub const RECV_BYTES: usize = 12;
-    /// Their scatter/gather entries.
-    pub const RECV_SGES: usize = 13;
-    /// Chains longer than the tap walks, or whose end after a failure was not found: their counts are too low.
-    pub const CUT: usize = 14;
-    /// Batches of the extended API given up by `wr_abort`.
-    pub const ABORTED: usize = 15;
-    /// First of 16: work requests by opcode (`IBV_WR_…`); opcodes from 15 on share the last.
-    pub const OPCODES: usize = 16;
-    /// Counters of opcodes.
-    pub const OPCODE_COUNT: usize = 16;
-}
-
-/// Counters of a completion queue.
-pub mod cq {
-    /// Calls of `poll_cq` and `start_poll`.
-    pub const POLLS: usize = 0;
-    /// Those that found nothing.
-    pub const EMPTY: usize = 1;
-    /// Those that failed.
-    pub const FAILED: usize = 2;
-    /// Completion entries.
-    pub const CQES: usize = 3;
-    /// Those whose status is an error.
-    pub const CQE_ERRORS: usize = 4;
-    /// Calls of `req_notify_cq`.
-    pub const NOTIFIES: usize = 5;
-    /// First of 24: completion entries by status (`IBV_WC_…`); from 23 on they share the last.
-    pub const STATUSES: usize = 8;
-    /// Counters of statuses.
-    pub const STATUS_COUNT: usize = 24;
 }
 
 const _: () = assert!(size_of::<Header>() == 64 && size_of::<Slot>() == 64 + COUNTERS * 8);

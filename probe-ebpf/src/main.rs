@@ -11,16 +11,21 @@
 #![feature(asm_experimental_arch)]
 
 mod arch;
+mod batch;
 mod callers;
 mod count;
+mod data;
 mod errno;
 mod family;
 mod frames;
 mod maps;
+mod poll;
+mod post;
 mod probe;
 mod process;
 mod subject;
 mod user;
+mod walk;
 
 use aya_ebpf::macros::{kprobe, kretprobe, raw_tracepoint, uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RawTracePointContext, RetProbeContext};
@@ -78,6 +83,132 @@ pub fn process_exec(_ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     process::exit(ctx.arg(0));
+    0
+}
+
+/// A post, digested by a site of ours.
+#[uprobe]
+pub fn site_posted(ctx: ProbeContext) -> u32 {
+    post::site(&ctx);
+    0
+}
+
+/// What a failed post did not post, digested by a site of ours.
+#[uprobe]
+pub fn site_post_failed(ctx: ProbeContext) -> u32 {
+    post::site_failed(&ctx);
+    0
+}
+
+/// A poll, digested by a site of ours.
+#[uprobe]
+pub fn site_polled(ctx: ProbeContext) -> u32 {
+    poll::site(&ctx);
+    0
+}
+
+/// Entry of a provider's `post_send`.
+#[uprobe]
+pub fn post_send_enter(ctx: ProbeContext) -> u32 {
+    post::send_enter(&ctx);
+    0
+}
+
+/// Its return.
+#[uretprobe]
+pub fn post_send_leave(ctx: RetProbeContext) -> u32 {
+    post::send_leave(&ctx);
+    0
+}
+
+/// Entry of a provider's `post_recv` or `post_srq_recv`.
+#[uprobe]
+pub fn post_recv_enter(ctx: ProbeContext) -> u32 {
+    post::receive_enter(&ctx);
+    0
+}
+
+/// Its return.
+#[uretprobe]
+pub fn post_recv_leave(ctx: RetProbeContext) -> u32 {
+    post::receive_leave(&ctx);
+    0
+}
+
+/// Entry of a provider's `poll_cq`, `start_poll` or `next_poll`.
+#[uprobe]
+pub fn poll_enter(ctx: ProbeContext) -> u32 {
+    poll::enter(&ctx);
+    0
+}
+
+/// Return of `poll_cq`.
+#[uretprobe]
+pub fn poll_cq_leave(ctx: RetProbeContext) -> u32 {
+    poll::leave(&ctx);
+    0
+}
+
+/// Return of `start_poll`.
+#[uretprobe]
+pub fn start_poll_leave(ctx: RetProbeContext) -> u32 {
+    poll::start_leave(&ctx);
+    0
+}
+
+/// Return of `next_poll`.
+#[uretprobe]
+pub fn next_poll_leave(ctx: RetProbeContext) -> u32 {
+    poll::next_leave(&ctx);
+    0
+}
+
+/// Entry of a provider's `req_notify_cq`.
+#[uprobe]
+pub fn req_notify_enter(ctx: ProbeContext) -> u32 {
+    poll::notify(&ctx);
+    0
+}
+
+/// Entry of a provider's `wr_start`.
+#[uprobe]
+pub fn wr_start_enter(ctx: ProbeContext) -> u32 {
+    batch::start(&ctx);
+    0
+}
+
+/// Entry of a provider's `wr_send` and its like.
+#[uprobe]
+pub fn wr_build_enter(ctx: ProbeContext) -> u32 {
+    batch::build(&ctx);
+    0
+}
+
+/// Entry of a provider's `wr_set_sge` and its like.
+#[uprobe]
+pub fn wr_set_enter(ctx: ProbeContext) -> u32 {
+    batch::set(&ctx);
+    0
+}
+
+/// Entry of a provider's `wr_complete`.
+#[uprobe]
+pub fn wr_complete_enter(ctx: ProbeContext) -> u32 {
+    batch::complete_enter(&ctx);
+    0
+}
+
+/// Its return.
+#[uretprobe]
+pub fn wr_complete_leave(ctx: RetProbeContext) -> u32 {
+    batch::complete_leave(&ctx);
+    0
+}
+
+/// Entry of a provider's `wr_abort`.
+#[uprobe]
+pub fn wr_abort_enter(ctx: ProbeContext) -> u32 {
+    batch::abort(&ctx);
     0
 }
 

@@ -4,13 +4,15 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::hook::{Cookie, Part, Returns};
-use probe_common::wire::{CallMessage, Header, Loss, MAX_DEPTH, MessageKind, PARTS, PAYLOAD_WORDS, StackedCall};
+use probe_common::wire::{
+    CallMessage, Header, Loss, MAX_DEPTH, MessageKind, PARTS, PAYLOAD_WORDS, StackedCall,
+};
 use probe_common::{CallId, Layout};
 
 use crate::frames::{FAULTS_KNOWN, Frame, IN_LIBRARY, IN_REGISTRATION, KERNEL, NESTED, Side, ThreadStack};
 use crate::maps::EVENTS;
 use crate::subject::{self, Subject};
-use crate::{arch, callers, count, errno, family, user};
+use crate::{arch, callers, count, data, errno, family, user};
 
 /// `bpf_ringbuf_output` and `submit`: leave the reader asleep.
 const NO_WAKEUP: u64 = 1;
@@ -79,6 +81,10 @@ pub fn enter(ctx: &ProbeContext, side: Side) {
         ];
         if flags & NESTED == 0 {
             family::enter(cookie, frame);
+            // Now, while no other object can be at its address.
+            if let Some(kind) = family::destroys(cookie) {
+                data::object_ends(subject, kind, frame.args[0]);
+            }
         }
         if cookie.part() == Part::Pin as u8
             && let Some(faults) = subject::page_faults()

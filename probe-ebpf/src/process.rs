@@ -5,7 +5,7 @@ use probe_common::wire::{Header, Loss, MessageKind, ProcessMessage, Target};
 
 use crate::maps::{EVENTS, STACKS, TARGETS, WHOLE_HOST, offset};
 use crate::subject::{self, current_task, start_of};
-use crate::{count, user};
+use crate::{count, data, user};
 
 /// A task was made: if it is a process of its own and its parent is watched, so is it.
 #[inline(always)]
@@ -43,6 +43,7 @@ pub fn exec() {
 pub fn exit(task: u64) {
     let pid_tgid = bpf_get_current_pid_tgid();
     let _ = STACKS.remove(&pid_tgid);
+    data::thread_ends(pid_tgid);
     let Some(subject) = subject::watched() else { return };
     let Some(signal) = user::kernel::<u64>(task.wrapping_add(offset!(task_signal))) else { return };
     let live = user::kernel::<u32>(signal.wrapping_add(offset!(signal_live))).unwrap_or(0);

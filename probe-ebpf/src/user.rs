@@ -1,6 +1,7 @@
 //! Reading the memory of the probed process and of the kernel. A page that is not there reads as nothing.
 
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 
 use aya_ebpf::helpers::generated::{bpf_probe_read_kernel, bpf_probe_read_user};
 
@@ -28,6 +29,33 @@ pub fn fill<T>(into: &mut T, address: u64) -> bool {
             size_of::<T>() as u32,
             address as *const c_void,
         ) == 0
+    }
+}
+
+/// A value of the process's memory; `None` where it cannot be read.
+#[inline(always)]
+pub fn read<T: Copy>(address: u64) -> Option<T> {
+    // Not zeroed first: this target zeroes byte by byte.
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the destination is as long as said; the helper checks the source, and writes all of it when it succeeds.
+    unsafe {
+        let into = value.as_mut_ptr().cast::<c_void>();
+        let read = bpf_probe_read_user(into, size_of::<T>() as u32, address as *const c_void);
+        (read == 0).then(|| value.assume_init())
+    }
+}
+
+/// Writes zero to words of a map value: the compiler makes ordinary writes into a call that zeroes byte by byte.
+///
+/// # Safety
+/// `N` words at `at` may be written.
+#[inline(always)]
+pub unsafe fn clear<const N: usize>(at: *mut u64) {
+    let mut index = 0;
+    while index < N {
+        // SAFETY: as promised.
+        unsafe { at.add(index).write_volatile(0) };
+        index += 1;
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod collect;
 pub mod contexts;
+pub mod data_path;
 pub mod devices;
 pub mod entry;
 pub mod export;

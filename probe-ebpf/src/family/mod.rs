@@ -8,8 +8,9 @@ mod registration;
 mod umem;
 mod waits;
 
-use probe_common::Layout;
+use probe_common::counters::kind;
 use probe_common::hook::Cookie;
+use probe_common::{CallId, Layout};
 
 use crate::frames::Frame;
 
@@ -29,6 +30,21 @@ pub fn enter(cookie: Cookie, frame: &mut Frame) {
         umem::enter_range(cookie, frame);
     } else if layout == Layout::KernelUmem as u8 {
         umem::enter_release(frame);
+    }
+}
+
+/// The kind of data-path object that a call destroys: its first argument.
+#[inline(always)]
+pub fn destroys(cookie: Cookie) -> Option<u32> {
+    let call = cookie.call();
+    if call == CallId::DestroyQp as u8 {
+        Some(kind::QP)
+    } else if call == CallId::DestroyCq as u8 {
+        Some(kind::CQ)
+    } else if call == CallId::DestroySrq as u8 {
+        Some(kind::SRQ)
+    } else {
+        None
     }
 }
 

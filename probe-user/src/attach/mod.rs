@@ -9,7 +9,7 @@ mod tracefs;
 mod verdict;
 
 pub use kernel::KernelProbes;
-pub use library::{Attachment, LibraryProbes};
-pub use perf::{Link, pid_namespace_is_initial};
+pub use library::{Attachment, LibraryProbes, drop_links};
+pub use perf::{Link, Pmu, pid_namespace_is_initial};
 pub use program::{LoadError, Programs, Setting};
 pub use verdict::{AttachError, Circumstances, verdict_of, verdict_on_loading};

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::{KProbe, ProgramError, RawTracePoint, UProbe};
@@ -9,7 +10,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use probe_common::wire::{KernelOffsets, LOSSES, Site, Target};
 
 use super::multi;
-use crate::collect::wire::{Buckets, Counters, PlainSite, PlainTarget};
+use crate::collect::wire::{Buckets, Counters, Failures, ObjectTable, PlainSite, PlainTarget};
 
 /// Names a BPF object to use in place of the one built in.
 const OBJECT_VARIABLE: &str = "RDMA_PROBE_BPF_OBJECT";
@@ -89,7 +90,7 @@ impl LibraryPrograms {
 pub struct Programs {
     /// For library functions.
     pub library: LibraryPrograms,
-    ebpf: Ebpf,
+    ebpf: Mutex<Ebpf>,
 }
 
 impl Programs {
@@ -123,7 +124,7 @@ impl Programs {
                 LibraryPrograms::OneByOne(LibrarySet { pair, exit: load("library_exit")? })
             }
         };
-        Ok(Self { library, ebpf })
+        Ok(Self { library, ebpf: Mutex::new(ebpf) })
     }
 
     /// Loads the programs for kernel functions.
@@ -132,8 +133,8 @@ impl Programs {
     /// As [`Programs::load`].
     pub fn load_kernel(&mut self) -> Result<Pair, LoadError> {
         Ok(Pair {
-            enter: load::<KProbe>(&mut self.ebpf, "kernel_enter", KProbe::load)?,
-            leave: load::<KProbe>(&mut self.ebpf, "kernel_return", KProbe::load)?,
+            enter: load::<KProbe>(self.ebpf(), "kernel_enter", KProbe::load)?,
+            leave: load::<KProbe>(self.ebpf(), "kernel_return", KProbe::load)?,
         })
     }
 
@@ -152,7 +153,7 @@ impl Programs {
 
     fn attach_tracepoint(&mut self, program: &str, tracepoint: &str) -> Result<(), LoadError> {
         let program: &mut RawTracePoint = self
-            .ebpf
+            .ebpf()
             .program_mut(program)
             .ok_or_else(|| LoadError::Broken(format!("the object has no program '{program}'")))?
             .try_into()
@@ -206,6 +207,28 @@ impl Programs {
         self.take("TARGETS")
     }
 
+    fn ebpf(&mut self) -> &mut Ebpf {
+        self.ebpf.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads one program for user probes by its name: only now the kernel verifies it, which takes its time. To be asked
+    /// once for each.
+    ///
+    /// # Errors
+    /// As [`Programs::load`].
+    pub fn load_uprobe(&self, name: &str) -> Result<OwnedFd, LoadError> {
+        let mut ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+        load::<UProbe>(&mut ebpf, name, UProbe::load)
+    }
+
+    /// The counters and the failures of the data path.
+    ///
+    /// # Errors
+    /// As [`Programs::take_events`].
+    pub fn take_data_path(&mut self) -> Result<(ObjectTable, Failures), LoadError> {
+        Ok((self.take("DATA_PATH")?, self.take("FAILURES")?))
+    }
+
     /// The sites in libraries.
     ///
     /// # Errors
@@ -216,7 +239,7 @@ impl Programs {
 
     fn take<T: TryFrom<Map, Error = aya::maps::MapError>>(&mut self, name: &str) -> Result<T, LoadError> {
         let map = self
-            .ebpf
+            .ebpf()
             .take_map(name)
             .ok_or_else(|| LoadError::Broken(format!("the object has no map '{name}'")))?;
         T::try_from(map).map_err(|error| LoadError::Broken(format!("map '{name}': {error}")))

@@ -1,5 +1,6 @@
 //! The command line: one module per subcommand, each with its arguments and a `run`.
 
+mod count;
 mod devices;
 mod diff;
 mod export;
@@ -40,6 +41,7 @@ enum Command {
     Devices(devices::Args),
     Providers(providers::Args),
     Objects(objects::Args),
+    Count(count::Args),
     Tap(tap::Args),
 }
 
@@ -75,6 +77,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Devices(args) => devices::run(args),
         Command::Providers(args) => providers::run(args),
         Command::Objects(args) => objects::run(args),
+        Command::Count(args) => count::run(args),
         Command::Tap(args) => tap::run(args),
     }
 }

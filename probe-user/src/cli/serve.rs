@@ -94,6 +94,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let options = collect::Options {
         whole_host: args.pids.is_empty(),
         kernel: !args.no_kernel,
+        data_path: false,
         interval: args.interval,
     };
     let mut session = Session::start(options);

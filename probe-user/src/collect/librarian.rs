@@ -15,12 +15,15 @@ use std::time::Duration;
 use aya::maps::{Array, MapData};
 use object::read::ReadCache;
 
+use super::clock::now_ns;
 use super::mappings::{MappingWatch, NewMapping};
 use super::wire::PlainSite;
 use crate::attach::{LibraryProbes, Programs};
+use crate::contexts::{ContextsError, ObjectAt};
+use crate::data_path::Attacher;
 use crate::hooks::{PREFIXES, is_hooked};
 use crate::library::Image;
-use crate::sample::{Probe, Record};
+use crate::sample::{Probe, Record, Verdict};
 use crate::target::{MappedFile, identity, mapped_files, parent_of};
 
 /// How often processes are looked at where new mappings cannot be watched.
@@ -41,6 +44,10 @@ enum Request {
     Prepare(Vec<PathBuf>, Sender<()>),
     /// Look at files that a process maps; answer when done.
     PrepareMapped(Vec<MappedFile>, Sender<()>),
+    /// Look for the data path of a process that runs already.
+    Search(u32),
+    /// A process has made an object.
+    Object(u32, ObjectAt),
     /// Detach and end.
     End,
 }
@@ -62,6 +69,7 @@ impl Librarian {
     pub fn start(
         programs: Arc<Programs>,
         sites: Array<MapData, PlainSite>,
+        data_path: Option<Attacher>,
         whole_host: bool,
     ) -> io::Result<(Self, Option<io::Error>)> {
         let (requests, inbox) = mpsc::channel();
@@ -76,6 +84,7 @@ impl Librarian {
         let mut worker = Worker {
             programs,
             probes: LibraryProbes::new(sites),
+            data_path,
             watch,
             whole_host,
             watched: HashSet::new(),
@@ -84,6 +93,9 @@ impl Librarian {
         };
         let thread = thread::Builder::new().name("librarian".to_owned()).spawn(move || {
             worker.run(&inbox, heard);
+            if let Some(data_path) = worker.data_path {
+                data_path.detach();
+            }
             worker.probes.detach();
         })?;
         Ok((Self { requests, bell, answers, thread }, why_not))
@@ -119,6 +131,16 @@ impl Librarian {
         let _ = wait.recv();
     }
 
+    /// Looks for the data path of a process that runs already.
+    pub fn search(&mut self, pid: u32) {
+        self.ask(Request::Search(pid));
+    }
+
+    /// A process has made an object.
+    pub fn object(&mut self, pid: u32, object: ObjectAt) {
+        self.ask(Request::Object(pid, object));
+    }
+
     /// Verdicts reached since the last call.
     pub fn answers(&self) -> impl Iterator<Item = Record> + '_ {
         self.answers.try_iter()
@@ -141,6 +163,7 @@ impl Librarian {
 struct Worker {
     programs: Arc<Programs>,
     probes: LibraryProbes,
+    data_path: Option<Attacher>,
     watch: Option<MappingWatch>,
     whole_host: bool,
     watched: HashSet<u32>,
@@ -170,6 +193,16 @@ impl Worker {
                     }
                     Request::Forget(pid) => {
                         self.watched.remove(&pid);
+                        if let Some(data_path) = &mut self.data_path {
+                            data_path.forget(pid);
+                        }
+                    }
+                    Request::Search(pid) => self.search(pid),
+                    Request::Object(pid, object) => {
+                        if let Some(data_path) = &mut self.data_path {
+                            let probes = data_path.object(pid, object);
+                            self.tell(probes);
+                        }
                     }
                     Request::Prepare(files, done) => {
                         for path in files {
@@ -263,6 +296,26 @@ impl Worker {
         }
     }
 
+    /// Puts probes on the data path of a process that runs already.
+    fn search(&mut self, pid: u32) {
+        let Some(data_path) = &mut self.data_path else { return };
+        let probes = data_path.process(pid).unwrap_or_else(|error| {
+            let verdict = match &error {
+                ContextsError::Denied(_) => Verdict::Denied { missing: error.to_string() },
+                _ => Verdict::NotHere { why: error.to_string() },
+            };
+            let (name, place) = ("data-path:objects".to_owned(), String::new());
+            vec![Probe { name, place, call: None, t_ns: now_ns(), verdict }]
+        });
+        self.tell(probes);
+    }
+
+    fn tell(&self, probes: Vec<Probe>) {
+        for probe in probes {
+            let _ = self.outbox.send(Record::Probe(probe));
+        }
+    }
+
     /// Puts probes into a file, if it holds verbs and has none yet.
     fn consider(&mut self, file: File, shown: &Path, mapped_at: Option<u64>) {
         let Ok(id) = identity(&file) else { return };
@@ -270,6 +323,12 @@ impl Worker {
         let dull = (id.0, id.1, changed);
         if self.probes.has(id) || self.dull.contains(&dull) {
             return;
+        }
+        if let Some(data_path) = &mut self.data_path {
+            for probe in data_path.library(&file, shown) {
+                let late = mapped_at.map(|at| probe.t_ns.saturating_sub(at));
+                let _ = self.outbox.send(Record::Probe(with_delay(probe, late)));
+            }
         }
         let image = Image::parse(&ReadCache::new(&file), &PREFIXES, &is_hooked).unwrap_or_default();
         if image.exports.is_empty() {
@@ -311,7 +370,7 @@ mod tests {
             place: "/lib/x+0x10".to_owned(),
             call: None,
             t_ns: 1,
-            verdict: crate::sample::Verdict::Live,
+            verdict: Verdict::Live,
         };
         assert_eq!(with_delay(probe.clone(), None).place, "/lib/x+0x10");
         let late = with_delay(probe, Some(12_345_678)).place;

@@ -1,6 +1,6 @@
 //! A recording in progress: probes attached, records coming out.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as BpfMap, MapData, PerCpuArray, RingBuf};
-use probe_common::wire::{BucketKey, CallKey, Loss, MessageKind, Target};
+use probe_common::CallId;
+use probe_common::wire::{BucketKey, CallKey, CallMessage, Loss, MessageKind, Target};
 
 use super::clock::now_ns;
 use super::counters::{Reading, Reported};
@@ -21,6 +22,8 @@ use super::wire::{
 use crate::attach::{
     KernelProbes, LoadError, Programs, Setting, pid_namespace_is_initial, verdict_on_loading,
 };
+use crate::contexts::ObjectAt;
+use crate::data_path::{Attacher, Counting, Reading as DataPathReading};
 use crate::hooks::{KERNEL_HOOKS, library_hooks};
 use crate::kernel::{self, Btf, Offsets};
 use crate::sample::{Lost, Probe, ProcessId, Record, Sample, Verdict};
@@ -36,13 +39,15 @@ pub struct Options {
     pub whole_host: bool,
     /// Attach to the kernel too.
     pub kernel: bool,
+    /// Attach to the data path too, and count every post and poll.
+    pub data_path: bool,
     /// Time between two samples.
     pub interval: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { whole_host: false, kernel: true, interval: Duration::from_secs(1) }
+        Self { whole_host: false, kernel: true, data_path: false, interval: Duration::from_secs(1) }
     }
 }
 
@@ -70,6 +75,7 @@ struct Probing {
     lost: PerCpuArray<MapData, u64>,
     targets: BpfMap<MapData, u32, PlainTarget>,
     reported: Reported,
+    data_path: Option<Counting>,
 }
 
 impl Session {
@@ -103,8 +109,22 @@ impl Session {
         self.watch_before_exec(pid)?;
         if let Some(probing) = &mut self.probing {
             probing.librarian.watch(pid);
+            if probing.data_path.is_some() {
+                probing.librarian.search(pid);
+            }
         }
         Ok(())
+    }
+
+    /// Waits until everything that was asked for so far is in place.
+    pub fn settle(&mut self) {
+        self.prepare(Vec::new());
+    }
+
+    /// What the data path of every watched process has come to; empty where it is not watched.
+    pub fn data_path(&mut self) -> BTreeMap<ProcessId, DataPathReading> {
+        let counting = self.probing.as_mut().and_then(|probing| probing.data_path.as_mut());
+        counting.map(Counting::read).unwrap_or_default()
     }
 
     /// Watches a process that has yet to become what it will be: what it maps now is of no interest.
@@ -209,9 +229,11 @@ impl Session {
         let sites = programs.take_sites()?;
         self.follow_processes(&mut programs, &offsets);
         let kernel = self.attach_kernel(&mut programs, vmlinux.as_ref(), &modules);
+        let counting = self.counting(&mut programs);
         let programs = Arc::new(programs);
+        let attacher = counting.is_some().then(|| Attacher::new(Arc::clone(&programs)));
         let (librarian, no_mappings) =
-            Librarian::start(Arc::clone(&programs), sites, self.options.whole_host)
+            Librarian::start(Arc::clone(&programs), sites, attacher, self.options.whole_host)
                 .map_err(|error| LoadError::Broken(format!("cannot start a thread: {error}")))?;
         self.pending.push(Record::Probe(Probe {
             name: "perf:mmap2".to_owned(),
@@ -237,7 +259,25 @@ impl Session {
             lost,
             targets,
             reported: Reported::default(),
+            data_path: counting,
         })
+    }
+
+    /// The tables of the data path, if it is to be watched; why they cannot be had is told among the records.
+    fn counting(&mut self, programs: &mut Programs) -> Option<Counting> {
+        if !self.options.data_path {
+            return None;
+        }
+        let tables = Counting::new(programs);
+        let broken = tables.as_ref().err().map(|error| Probe {
+            name: "data-path".to_owned(),
+            place: String::new(),
+            call: None,
+            t_ns: now_ns(),
+            verdict: verdict_on_loading(error),
+        });
+        self.pending.extend(broken.map(Record::Probe));
+        tables.ok()
     }
 
     fn follow_processes(&mut self, programs: &mut Programs, offsets: &Offsets) {
@@ -306,6 +346,11 @@ impl Session {
             let kind = item.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
             if kind == MessageKind::Call as u32 {
                 let Some(message) = call_message(&item) else { continue };
+                if probing.data_path.is_some()
+                    && let Some(object) = made(&message)
+                {
+                    probing.librarian.object(message.header.tgid, object);
+                }
                 let Some(mut event) = decode::event(&message) else { continue };
                 event.stack = wire::callers(&item);
                 event.id = self.processes.identify(event.id.pid, event.id.start_ns);
@@ -392,6 +437,9 @@ impl Probing {
                 .or_else(|_| self.buckets.remove(&PlainBucketKey(unknown)));
         }
         self.reported.forget(gone);
+        if let Some(data_path) = &mut self.data_path {
+            data_path.forget(gone);
+        }
         for id in gone {
             // Unless the pid has a new owner that is watched too.
             if self.targets.get(&id.pid, 0).is_ok_and(|PlainTarget(target)| target.start_ns == id.start_ns) {
@@ -399,6 +447,22 @@ impl Probing {
                 self.librarian.forget(id.pid);
             }
         }
+    }
+}
+
+/// The object whose functions may be new after a call: one that was made, or a queue pair that changed its state, which
+/// makes mlx5 replace functions.
+fn made(message: &CallMessage) -> Option<ObjectAt> {
+    let object = message.payload[0];
+    if message.errno != 0 || object == 0 {
+        return None;
+    }
+    match CallId::from_number(message.call)? {
+        CallId::OpenDevice => Some(ObjectAt::Context(object)),
+        CallId::CreateQp | CallId::ModifyQp => Some(ObjectAt::Qp(object)),
+        CallId::CreateCq => Some(ObjectAt::Cq(object)),
+        CallId::CreateSrq => Some(ObjectAt::Srq(object)),
+        _ => None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use aya::Pod;
 use aya::maps::{HashMap, MapData};
+use probe_common::counters::{FailureKey, ObjectCounters, ObjectKey};
 use probe_common::wire::{
     BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, StackedCall, Target,
 };
@@ -10,6 +11,11 @@ use probe_common::wire::{
 pub type Counters = HashMap<MapData, PlainCallKey, PlainCounters>;
 /// The table of histogram buckets.
 pub type Buckets = HashMap<MapData, PlainBucketKey, u64>;
+
+/// The table of the data path's counters.
+pub type ObjectTable = HashMap<MapData, PlainObjectKey, PlainObjectCounters>;
+/// The table of failed posts and completion entries.
+pub type Failures = HashMap<MapData, PlainFailureKey, u64>;
 
 macro_rules! plain {
     ($($name:ident($wire:ty)),* $(,)?) => {
@@ -32,6 +38,9 @@ plain!(
     PlainBucketKey(BucketKey),
     PlainTarget(Target),
     PlainSite(Site),
+    PlainObjectKey(ObjectKey),
+    PlainObjectCounters(ObjectCounters),
+    PlainFailureKey(FailureKey),
 );
 
 const _: () = assert!(

@@ -6,6 +6,7 @@
 //! attached there, also in another mount namespace.
 
 mod layout;
+mod live;
 mod memory;
 mod regions;
 mod search;
@@ -22,6 +23,7 @@ use crate::entry::{self, Choice, Entry, Kernel, Owner};
 use crate::providers::Role;
 use crate::target::{MappedFile, identity};
 
+pub use live::{ObjectAt, function_words, places_of};
 pub use search::{Budget, Cut, Device};
 
 use memory::Process;
@@ -217,25 +219,19 @@ pub struct Site {
 
 /// The functions all objects of a process go through, each once, and where probes would sit on this kernel.
 pub fn sites(found: &Found, kernel: &Kernel) -> Vec<Site> {
+    places(found, kernel).into_iter().map(|(site, _)| site).collect()
+}
+
+/// As [`sites`], each with the file it lies in.
+pub fn places(found: &Found, kernel: &Kernel) -> Vec<(Site, MappedFile)> {
     let of_contexts = found.contexts.iter().map(|c| &c.functions);
     let of_objects = found.qps.iter().map(|q| &q.functions).chain(found.cqs.iter().map(|c| &c.functions));
-    let all: BTreeSet<(Role, u64, &std::path::Path, &str)> = of_contexts
-        .chain(of_objects)
-        .flatten()
-        .map(|(role, p)| (*role, p.offset, p.file.path.as_path(), p.file.range.as_str()))
-        .collect();
-    let mut seen = BTreeSet::new();
+    let mut all: BTreeMap<(Role, u64, &std::path::Path), &MappedFile> = BTreeMap::new();
+    for (role, place) in of_contexts.chain(of_objects).flatten() {
+        all.entry((*role, place.offset, &place.file.path)).or_insert(&place.file);
+    }
     all.into_iter()
-        .filter(|(role, offset, path, _)| seen.insert((*role, *offset, *path)))
-        .map(|(role, offset, path, range)| {
-            let deleted = found
-                .contexts
-                .iter()
-                .flat_map(|c| c.functions.values())
-                .any(|p| p.file.range == range && p.file.deleted);
-            let file = MappedFile { pid: found.pid, range: range.to_owned(), path: path.to_owned(), deleted };
-            site(role, offset, &file, kernel)
-        })
+        .map(|((role, offset, _), file)| (site(role, offset, file, kernel), file.clone()))
         .collect()
 }
 

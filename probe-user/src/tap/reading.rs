@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use probe_common::tap::{self, COUNTERS, SHARED_SLOTS, Slot, cq, kind, qp, state};
+use probe_common::counters::{COUNTERS, cq, kind, qp};
+use probe_common::tap::{self, SHARED_SLOTS, Slot, state};
 use serde::Serialize;
 
 use super::{Tap, TapError};
@@ -21,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn from_wire(kind: u32) -> Option<Self> {
+    pub(crate) fn from_wire(kind: u32) -> Option<Self> {
         match kind {
             kind::QP => Some(Self::Qp),
             kind::CQ => Some(Self::Cq),
@@ -82,7 +83,7 @@ const OPCODES: [&str; qp::OPCODE_COUNT] = [
 ];
 
 impl Counts {
-    fn from_wire(kind: Kind, c: &[u64; COUNTERS]) -> Self {
+    pub(crate) fn from_wire(kind: Kind, c: &[u64; COUNTERS]) -> Self {
         if kind == Kind::Cq {
             let statuses = c.iter().skip(cq::STATUSES).take(cq::STATUS_COUNT);
             return Self {
@@ -118,7 +119,8 @@ impl Counts {
         }
     }
 
-    fn add(&mut self, other: &Self) {
+    /// Adds other counts to these.
+    pub fn add(&mut self, other: &Self) {
         let Self { opcodes, statuses, .. } = other;
         for (name, n) in opcodes {
             *self.opcodes.entry(name).or_default() += n;

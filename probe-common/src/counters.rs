@@ -1,0 +1,254 @@
+//! What is counted of a queue pair, shared receive queue or completion queue: [`COUNTERS`] words, whoever counts.
+//!
+//! The tap keeps them in the memory it shares, the BPF programs in a map, with more beside them ([`ObjectCounters`]);
+//! both are read by the same code.
+
+/// Counters of an object.
+pub const COUNTERS: usize = 32;
+
+/// What is counted.
+pub mod kind {
+    /// A queue pair: counters of [`super::qp`].
+    pub const QP: u32 = 1;
+    /// A completion queue: counters of [`super::cq`].
+    pub const CQ: u32 = 2;
+    /// A shared receive queue: the receive counters of [`super::qp`].
+    pub const SRQ: u32 = 3;
+}
+
+/// Counters of a queue pair or shared receive queue. Only work requests that were really posted count.
+pub mod qp {
+    /// Calls of `post_send`, and batches completed by `wr_complete`.
+    pub const POST_CALLS: usize = 0;
+    /// Those that returned an error.
+    pub const POST_FAILED: usize = 1;
+    /// Send work requests.
+    pub const WRS: usize = 2;
+    /// Those that ask for a completion entry.
+    pub const SIGNALLED: usize = 3;
+    /// Those with inline data.
+    pub const INLINE: usize = 4;
+    /// Bytes of their payload.
+    pub const BYTES: usize = 5;
+    /// Their scatter/gather entries (or inline buffers).
+    pub const SGES: usize = 6;
+    /// Most unsignalled work requests in a row, as far as one thread posted them.
+    pub const LONGEST_UNSIGNALLED: usize = 7;
+    /// Unsignalled work requests since the last signalled one of this thread.
+    pub const UNSIGNALLED_RUN: usize = 8;
+    /// Calls of `post_recv` or `post_srq_recv`.
+    pub const RECV_CALLS: usize = 9;
+    /// Those that returned an error.
+    pub const RECV_FAILED: usize = 10;
+    /// Receive work requests.
+    pub const RECV_WRS: usize = 11;
+    /// Bytes of their buffers.
+    pub const RECV_BYTES: usize = 12;
+    /// Their scatter/gather entries.
+    pub const RECV_SGES: usize = 13;
+    /// Chains longer than is walked, or whose end after a failure was not found: their counts are too low.
+    pub const CUT: usize = 14;
+    /// Batches of the extended API given up by `wr_abort`.
+    pub const ABORTED: usize = 15;
+    /// First of 16: work requests by opcode (`IBV_WR_…`); opcodes from 15 on share the last.
+    pub const OPCODES: usize = 16;
+    /// Counters of opcodes.
+    pub const OPCODE_COUNT: usize = 16;
+}
+
+/// Counters of a completion queue.
+pub mod cq {
+    /// Calls of `poll_cq` and `start_poll`.
+    pub const POLLS: usize = 0;
+    /// Those that found nothing.
+    pub const EMPTY: usize = 1;
+    /// Those that failed.
+    pub const FAILED: usize = 2;
+    /// Completion entries.
+    pub const CQES: usize = 3;
+    /// Those whose status is an error.
+    pub const CQE_ERRORS: usize = 4;
+    /// Calls of `req_notify_cq`.
+    pub const NOTIFIES: usize = 5;
+    /// Most completion entries one poll found. Counted by the BPF programs only.
+    pub const MOST_CQES: usize = 6;
+    /// First of 24: completion entries by status (`IBV_WC_…`); from 23 on they share the last.
+    pub const STATUSES: usize = 8;
+    /// Counters of statuses.
+    pub const STATUS_COUNT: usize = 24;
+}
+
+const _: () =
+    assert!(qp::OPCODES + qp::OPCODE_COUNT <= COUNTERS && cq::STATUSES + cq::STATUS_COUNT <= COUNTERS);
+
+/// Who counted: an operation may pass several places, and each counts it.
+pub mod source {
+    /// A digested site of the tap.
+    pub const TAP: u16 = 1;
+    /// A digested site of the emulated device.
+    pub const EMULATOR: u16 = 2;
+    /// A function of a provider.
+    pub const FUNCTION: u16 = 3;
+}
+
+/// Key of the BPF programs' table of counters; the value is [`ObjectCounters`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct ObjectKey {
+    /// Start time of the process, as in [`crate::wire::Target`].
+    pub start_ns: u64,
+    /// Address of the `ibv_qp`, `ibv_cq` or `ibv_srq` in the process.
+    pub address: u64,
+    /// `CLOCK_MONOTONIC` when the object was destroyed; 0 while it lives. Keeps objects at one address apart.
+    pub ended_ns: u64,
+    /// Thread-group id.
+    pub tgid: u32,
+    /// One of [`kind`].
+    pub kind: u16,
+    /// One of [`source`].
+    pub source: u16,
+}
+
+/// Classes of payload sizes: class n holds those of more than 2^(n−1) and at most 2^n bytes, class 0 also empty ones.
+pub const SIZES: usize = 32;
+
+/// What is seen of the work requests of a queue pair beyond [`qp`], where their chains are walked.
+pub mod detail {
+    /// Send work requests looked at.
+    pub const WRS: usize = 0;
+    /// Those with a local or remote address that is no multiple of 64.
+    pub const UNALIGNED_64: usize = 1;
+    /// Those with a local or remote address that is no multiple of 4096.
+    pub const UNALIGNED_4096: usize = 2;
+    /// Those whose payload is no multiple of 64 bytes.
+    pub const ODD_LENGTHS: usize = 3;
+    /// Those whose first buffer begins where that of the one before began.
+    pub const LOCAL_SAME: usize = 4;
+    /// Those whose first buffer begins where that of the one before ended.
+    pub const LOCAL_SEQUENTIAL: usize = 5;
+    /// Those that name remote memory.
+    pub const REMOTE_WRS: usize = 6;
+    /// As [`LOCAL_SAME`], of remote memory.
+    pub const REMOTE_SAME: usize = 7;
+    /// As [`LOCAL_SEQUENTIAL`], of remote memory.
+    pub const REMOTE_SEQUENTIAL: usize = 8;
+    /// Those that are sequential both locally and remotely.
+    pub const MERGEABLE: usize = 9;
+    /// Posts by another thread than the one before.
+    pub const THREAD_CHANGES: usize = 10;
+    /// A bit for each thread that posted or polled, by its number modulo 64.
+    pub const THREADS: usize = 11;
+    /// Words there are.
+    pub const COUNT: usize = 12;
+}
+
+/// Counters of one object, as the BPF programs keep them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ObjectCounters {
+    /// See [`qp`] and [`cq`].
+    pub counters: [u64; COUNTERS],
+    /// Send work requests by size; see [`SIZES`].
+    pub sizes: [u64; SIZES],
+    /// See [`detail`].
+    pub details: [u64; detail::COUNT],
+    /// First buffer of the last work request: its address, and the address behind it; the same of its remote memory.
+    pub last: [u64; 4],
+    /// Address of the object's context.
+    pub context: u64,
+    /// Of a queue pair: its completion queues for sends and receives, and its shared receive queue.
+    pub queues: [u64; 3],
+    /// QP number; handle of a CQ or SRQ.
+    pub number: u32,
+    /// Type of a queue pair (`IBV_QPT_…`); else 0.
+    pub qp_type: u32,
+    /// Thread that posted or polled last.
+    pub last_tid: u32,
+    /// Always 0.
+    pub zero: u32,
+    /// The batch of the extended API in progress.
+    pub batch: Batch,
+}
+
+/// What the extended API has put together since `wr_start`, or found since `start_poll`. Until `wr_complete` and
+/// `end_poll` the object belongs to one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Batch {
+    /// Not 0 between start and end.
+    pub open: u64,
+    /// Work requests, or completion entries.
+    pub entries: u64,
+    /// Work requests that ask for a completion entry.
+    pub signalled: u64,
+    /// Those with inline data.
+    pub inline: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Scatter/gather entries.
+    pub sges: u64,
+    /// Lists that could not be read to their end.
+    pub cut: u64,
+    /// Work requests by opcode.
+    pub opcodes: [u32; qp::OPCODE_COUNT],
+    /// Work requests by size.
+    pub sizes: [u32; SIZES],
+}
+
+/// What a data-path probe is told about its place, in the cookie of its attachment.
+pub mod place {
+    /// `post_recv` of a QP, not of a shared receive queue.
+    pub const QP: u64 = super::kind::QP as u64;
+    /// `post_srq_recv`.
+    pub const SRQ: u64 = super::kind::SRQ as u64;
+
+    /// A digested site of one of [`super::source`]; `walk` also looks at the chain of work requests.
+    pub const fn site(source: u16, walk: bool) -> u64 {
+        source as u64 | (walk as u64) << 16
+    }
+
+    /// `wr_set_sge`.
+    pub const SET_SGE: u64 = 0;
+    /// `wr_set_sge_list`.
+    pub const SET_SGE_LIST: u64 = 1;
+    /// `wr_set_inline_data`.
+    pub const SET_INLINE: u64 = 2;
+    /// `wr_set_inline_data_list`.
+    pub const SET_INLINE_LIST: u64 = 3;
+}
+
+/// Key of the table of failed posts; the value is a count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct FailureKey {
+    /// Start time of the process.
+    pub start_ns: u64,
+    /// Thread-group id.
+    pub tgid: u32,
+    /// QP number, or the handle of a shared receive queue.
+    pub number: u32,
+    /// One of [`failure`].
+    pub what: u32,
+    /// errno of a post, status of a completion entry.
+    pub code: u32,
+}
+
+/// What failed.
+pub mod failure {
+    /// A post to a send queue.
+    pub const POST: u32 = 1;
+    /// A post to a receive queue.
+    pub const RECEIVE: u32 = 2;
+    /// A post to a shared receive queue.
+    pub const SHARED_RECEIVE: u32 = 3;
+    /// A work request, by its completion entry. The QP number is 0 where the extended API does not tell it.
+    pub const CQE: u32 = 4;
+}
+
+const _: () = assert!(size_of::<ObjectKey>() == 32 && size_of::<FailureKey>() == 24);
+// Without gaps: what is not written must not be read.
+const _: () = assert!(
+    size_of::<Batch>() == 7 * 8 + (qp::OPCODE_COUNT + SIZES) * 4
+        && size_of::<ObjectCounters>()
+            == (COUNTERS + SIZES + detail::COUNT + 4 + 1 + 3) * 8 + 4 * 4 + size_of::<Batch>()
+);

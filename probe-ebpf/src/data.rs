@@ -1,0 +1,254 @@
+//! Counters of the data path, by object, and what a thread keeps between the entry and the return of a call.
+
+use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use aya_ebpf::helpers::bpf_ktime_get_ns;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap};
+use probe_common::counters::{COUNTERS, FailureKey, ObjectCounters, ObjectKey, SIZES, detail, kind, source};
+use probe_common::wire::Loss;
+
+use crate::count;
+use crate::poll::Reading;
+use crate::post::Receives;
+use crate::subject::Subject;
+use crate::user::{half, word};
+use crate::walk::Walk;
+
+/// Counters by process and object. Not allocated in advance: most recordings have few objects.
+#[map]
+static DATA_PATH: HashMap<ObjectKey, ObjectCounters> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+
+/// What new counters begin as; never written. Too large for the stack together with the rest.
+#[map]
+static NO_COUNTS: Array<ObjectCounters> = Array::with_max_entries(1, 0);
+
+/// Failed posts and completion entries.
+#[map]
+static FAILURES: HashMap<FailureKey, u64> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+
+/// By thread.
+#[map]
+static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+
+/// What a new entry of [`THREADS`] begins as; never written.
+#[map]
+static NEW_THREAD: Array<Thread> = Array::with_max_entries(1, 0);
+
+/// Work requests read at once.
+pub const AT_ONCE: usize = 8;
+/// Completion entries read at once.
+pub const ENTRIES_AT_ONCE: usize = 16;
+
+/// `struct ibv_send_wr`, 128 bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SendWr {
+    pub wr_id: u64,
+    pub next: u64,
+    pub sg_list: u64,
+    pub num_sge: u32,
+    pub opcode: u32,
+    pub send_flags: u32,
+    pub imm_data: u32,
+    pub remote_addr: u64,
+    rest: [u64; 10],
+}
+
+/// `struct ibv_sge`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Sge {
+    pub addr: u64,
+    pub length: u32,
+    pub lkey: u32,
+}
+
+/// `struct ibv_wc`, 48 bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Wc {
+    pub wr_id: u64,
+    pub status: u32,
+    pub opcode: u32,
+    pub vendor_err: u32,
+    pub byte_len: u32,
+    pub imm_data: u32,
+    pub qp_num: u32,
+    rest: [u32; 4],
+}
+
+/// A call whose return is awaited; the object is 0 when there is none.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Awaited {
+    pub object: u64,
+    pub first: u64,
+    pub second: u64,
+    /// One of [`kind`].
+    pub kind: u64,
+}
+
+/// A thread's own memory: the stack of a program is too small for a batch of work requests, and memory per CPU would be
+/// shared with a program that preempts this one.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Thread {
+    pub wrs: [SendWr; AT_ONCE],
+    pub sges: [Sge; AT_ONCE],
+    /// List of one work request.
+    pub list: [Sge; 4],
+    pub entries: [Wc; ENTRIES_AT_ONCE],
+    /// Work requests of the walk in progress, by opcode and by size; zeroes between walks.
+    pub opcodes: [u64; 16],
+    pub sizes: [u64; SIZES],
+    pub post: Awaited,
+    pub poll: Awaited,
+    pub walk: Walk,
+    pub receives: Receives,
+    pub reading: Reading,
+}
+
+/// The counters of an object; made at first use, and `None` (counted) when the table is full.
+#[inline(always)]
+pub fn counters(subject: Subject, object_kind: u32, address: u64, by: u16) -> Option<*mut ObjectCounters> {
+    let key = ObjectKey {
+        start_ns: subject.start_ns,
+        address,
+        ended_ns: 0,
+        tgid: subject.tgid(),
+        kind: object_kind as u16,
+        source: by,
+    };
+    if let Some(found) = DATA_PATH.get_ptr_mut(&key) {
+        return Some(found);
+    }
+    if let Some(none) = NO_COUNTS.get(0) {
+        // Two threads may come here at once: the second insertion fails and finds the first one's entry.
+        let _ = DATA_PATH.insert(&key, none, BPF_NOEXIST as u64);
+    }
+    let found = DATA_PATH.get_ptr_mut(&key);
+    match found {
+        Some(found) => identify(found, object_kind, address),
+        None => count::lose(Loss::Uncounted),
+    }
+    found
+}
+
+/// Notes who an object is. `struct ibv_qp`: send_cq 24, recv_cq 32, srq 40, qp_num 52, qp_type 60; `ibv_cq` and
+/// `ibv_srq`: handle 24; the context is at 0 in all.
+#[inline(always)]
+fn identify(counters: *mut ObjectCounters, object_kind: u32, address: u64) {
+    let at = |field: u64| address.wrapping_add(field);
+    // SAFETY: a live map value; others who make the same object write the same.
+    unsafe {
+        (*counters).context = word(address).unwrap_or(0);
+        if object_kind == kind::QP {
+            (*counters).queues =
+                [word(at(24)).unwrap_or(0), word(at(32)).unwrap_or(0), word(at(40)).unwrap_or(0)];
+            (*counters).number = half(at(52)).unwrap_or(0);
+            (*counters).qp_type = half(at(60)).unwrap_or(0);
+        } else {
+            (*counters).number = half(at(24)).unwrap_or(0);
+        }
+    }
+}
+
+/// An object is about to be destroyed: its counters step aside, so that the next object at its address has its own.
+#[inline(always)]
+pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
+    let mut by = source::TAP;
+    while by <= source::FUNCTION {
+        let mut key = ObjectKey {
+            start_ns: subject.start_ns,
+            address,
+            ended_ns: 0,
+            tgid: subject.tgid(),
+            kind: object_kind as u16,
+            source: by,
+        };
+        if let Some(found) = DATA_PATH.get_ptr_mut(&key) {
+            let living = key;
+            // SAFETY: the helper has no preconditions; a live map value.
+            let moved = unsafe {
+                key.ended_ns = bpf_ktime_get_ns();
+                DATA_PATH.insert(&key, &*found, 0)
+            };
+            if moved.is_ok() {
+                let _ = DATA_PATH.remove(&living);
+            }
+        }
+        by += 1;
+    }
+}
+
+/// Counts a failure by its code.
+#[inline(always)]
+pub fn failed(subject: Subject, number: u32, what: u32, code: u32) {
+    let key = FailureKey { start_ns: subject.start_ns, tgid: subject.tgid(), number, what, code };
+    if FAILURES.get_ptr_mut(&key).is_none() {
+        let _ = FAILURES.insert(&key, &0, BPF_NOEXIST as u64);
+    }
+    match FAILURES.get_ptr_mut(&key) {
+        Some(found) => count::add(found, 1),
+        None => count::lose(Loss::Uncounted),
+    }
+}
+
+/// Adds to a counter.
+#[inline(always)]
+pub fn add(counters: *mut ObjectCounters, place: usize, n: u64) {
+    if n != 0 && place < COUNTERS {
+        // SAFETY: within the map value.
+        count::add(unsafe { (&raw mut (*counters).counters).cast::<u64>().add(place) }, n);
+    }
+}
+
+/// Adds to a [`detail`].
+#[inline(always)]
+pub fn add_detail(counters: *mut ObjectCounters, place: usize, n: u64) {
+    if n != 0 && place < detail::COUNT {
+        // SAFETY: within the map value.
+        count::add(unsafe { (&raw mut (*counters).details).cast::<u64>().add(place) }, n);
+    }
+}
+
+/// Adds to the work requests of a size.
+#[inline(always)]
+pub fn add_size(counters: *mut ObjectCounters, bucket: usize, n: u64) {
+    if n != 0 && bucket < SIZES {
+        // SAFETY: within the map value.
+        count::add(unsafe { (&raw mut (*counters).sizes).cast::<u64>().add(bucket) }, n);
+    }
+}
+
+/// Notes which thread posts or polls. Not atomic: of two that post at the same moment one may go unnoticed until its next post.
+#[inline(always)]
+pub fn note_thread(counters: *mut ObjectCounters, subject: Subject) {
+    // SAFETY: a live map value.
+    unsafe {
+        if (*counters).last_tid != subject.tid() {
+            (*counters).details[detail::THREAD_CHANGES] += ((*counters).last_tid != 0) as u64;
+            (*counters).last_tid = subject.tid();
+            (*counters).details[detail::THREADS] |= 1 << (subject.tid() & 63);
+        }
+    }
+}
+
+/// The current thread's memory; `None` when there is none for it.
+#[inline(always)]
+pub fn thread(subject: Subject, make: bool) -> Option<*mut Thread> {
+    let found = THREADS.get_ptr_mut(&subject.pid_tgid);
+    if found.is_some() || !make {
+        return found;
+    }
+    if let Some(new) = NEW_THREAD.get(0) {
+        let _ = THREADS.insert(&subject.pid_tgid, new, BPF_NOEXIST as u64);
+    }
+    THREADS.get_ptr_mut(&subject.pid_tgid)
+}
+
+/// A thread ends.
+#[inline(always)]
+pub fn thread_ends(pid_tgid: u64) {
+    let _ = THREADS.remove(&pid_tgid);
+}

@@ -1,0 +1,222 @@
+//! Polls: digested by a site of ours, or seen at the entry and return of a provider's functions.
+
+use core::ffi::c_void;
+
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::helpers::bpf_get_attach_cookie;
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
+use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use probe_common::counters::{ObjectCounters, cq, failure, kind, source};
+
+use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread, Wc};
+use crate::subject::{self, Subject};
+use crate::user::half;
+
+/// `struct ibv_wc`: its size.
+const WC_BYTES: u64 = 48;
+/// Rounds of [`ENTRIES_AT_ONCE`] completion entries; those behind count without a status.
+const ROUNDS: u32 = 64;
+/// `status` of `struct ibv_cq_ex`.
+const STATUS: u64 = 132;
+/// "Nothing there", from `start_poll` and `next_poll`.
+const ENOENT: i32 = 2;
+
+/// `…_polled(cq, n, wc)`.
+#[inline(always)]
+pub fn site(ctx: &ProbeContext) {
+    let Some(subject) = subject::targeted() else { return };
+    let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
+    // SAFETY: the context is the kernel's own.
+    let by = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
+    let Some(counters) = data::counters(subject, kind::CQ, argument(0), by) else { return };
+    let (n, wc) = (argument(1) as i64, argument(2));
+    let thread = if n > 0 && wc != 0 { data::thread(subject, true) } else { None };
+    data::note_thread(counters, subject);
+    polled(subject, counters, thread, n, wc);
+}
+
+/// Entry of `poll_cq(cq, n, wc)`, `start_poll(cq, attributes)` or `next_poll(cq)`.
+#[inline(always)]
+pub fn enter(ctx: &ProbeContext) {
+    let Some(subject) = subject::targeted() else { return };
+    let Some(thread) = data::thread(subject, true) else { return };
+    let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
+    let call = Awaited { object: argument(0), first: argument(2), second: 0, kind: kind::CQ as u64 };
+    // SAFETY: this thread's own memory.
+    unsafe { (*thread).poll = call };
+}
+
+/// Return of `poll_cq`.
+#[inline(always)]
+pub fn leave(ctx: &RetProbeContext) {
+    let Some((subject, call, thread, counters)) = awaited_poll() else { return };
+    polled(subject, counters, Some(thread), (ctx.ret::<u64>() as i32).into(), call.first);
+}
+
+/// Return of `start_poll`.
+#[inline(always)]
+pub fn start_leave(ctx: &RetProbeContext) {
+    let Some((subject, call, _, counters)) = awaited_poll() else { return };
+    let result = ctx.ret::<u64>() as i32;
+    data::add(counters, cq::POLLS, 1);
+    if result == 0 {
+        // SAFETY: a live map value; until `end_poll` the queue belongs to this thread.
+        unsafe { (*counters).batch.entries = 0 };
+        another(subject, counters, call.object);
+    } else if result == ENOENT {
+        data::add(counters, cq::EMPTY, 1);
+    } else {
+        data::add(counters, cq::FAILED, 1);
+    }
+}
+
+/// Return of `next_poll`.
+#[inline(always)]
+pub fn next_leave(ctx: &RetProbeContext) {
+    let Some((subject, call, _, counters)) = awaited_poll() else { return };
+    if ctx.ret::<u64>() as i32 == 0 {
+        another(subject, counters, call.object);
+    }
+}
+
+/// Entry of `req_notify_cq(cq, solicited_only)`: of a provider, or a site of the emulated device, which the cookie names.
+#[inline(always)]
+pub fn notify(ctx: &ProbeContext) {
+    let Some(subject) = subject::targeted() else { return };
+    let object = ctx.arg::<u64>(0).unwrap_or(0);
+    // SAFETY: the context is the kernel's own.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
+    let by = if cookie == 0 { source::FUNCTION } else { cookie };
+    if let Some(counters) = data::counters(subject, kind::CQ, object, by) {
+        data::add(counters, cq::NOTIFIES, 1);
+    }
+}
+
+/// What the current thread's poll was about; once.
+#[inline(always)]
+fn awaited_poll() -> Option<(Subject, Awaited, *mut Thread, *mut ObjectCounters)> {
+    let subject = subject::targeted()?;
+    let thread = data::thread(subject, false)?;
+    // SAFETY: this thread's own memory.
+    let call = unsafe { (*thread).poll };
+    if call.object == 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    unsafe { (*thread).poll.object = 0 };
+    let counters = data::counters(subject, kind::CQ, call.object, source::FUNCTION)?;
+    data::note_thread(counters, subject);
+    Some((subject, call, thread, counters))
+}
+
+/// Counts the completion entry an extended completion queue shows.
+#[inline(always)]
+fn another(subject: Subject, counters: *mut ObjectCounters, object: u64) {
+    data::add(counters, cq::CQES, 1);
+    // SAFETY: a live map value.
+    let found = unsafe {
+        (*counters).batch.entries = (*counters).batch.entries.wrapping_add(1);
+        (*counters).batch.entries
+    };
+    most(counters, found);
+    let status = half(object.wrapping_add(STATUS)).unwrap_or(0);
+    count_status(subject, counters, status, 0);
+}
+
+#[inline(always)]
+fn most(counters: *mut ObjectCounters, n: u64) {
+    // SAFETY: a live map value.
+    unsafe {
+        if n > (*counters).counters[cq::MOST_CQES] {
+            (*counters).counters[cq::MOST_CQES] = n;
+        }
+    }
+}
+
+#[inline(always)]
+fn count_status(subject: Subject, counters: *mut ObjectCounters, status: u32, qp_num: u32) {
+    if status == 0 {
+        data::add(counters, cq::STATUSES, 1);
+        return;
+    }
+    let last = cq::STATUS_COUNT as u32 - 1;
+    let place = if status > last { last } else { status };
+    data::add(counters, cq::STATUSES + place as usize, 1);
+    data::add(counters, cq::CQE_ERRORS, 1);
+    data::failed(subject, qp_num, failure::CQE, status);
+}
+
+#[inline(always)]
+fn polled(subject: Subject, counters: *mut ObjectCounters, thread: Option<*mut Thread>, n: i64, wc: u64) {
+    data::add(counters, cq::POLLS, 1);
+    if n == 0 {
+        data::add(counters, cq::EMPTY, 1);
+        return;
+    }
+    if n < 0 {
+        data::add(counters, cq::FAILED, 1);
+        return;
+    }
+    data::add(counters, cq::CQES, n as u64);
+    most(counters, n as u64);
+    let Some(thread) = thread else { return };
+    // SAFETY: this thread's own memory, and a live map value; both outlive the program.
+    let successes = unsafe {
+        (*thread).reading.at = wc;
+        (*thread).reading.left = n as u64;
+        (*thread).reading.successes = 0;
+        let mut context = Context { subject, counters, thread };
+        bpf_loop(ROUNDS, entries as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
+        (*thread).reading.successes
+    };
+    data::add(counters, cq::STATUSES, successes);
+}
+
+/// Completion entries being read. In the thread's memory, as a walk is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Reading {
+    at: u64,
+    left: u64,
+    successes: u64,
+}
+
+struct Context {
+    subject: Subject,
+    counters: *mut ObjectCounters,
+    thread: *mut Thread,
+}
+
+/// One round: as many completion entries as are read at once.
+extern "C" fn entries(_index: u32, context: *mut Context) -> i64 {
+    // SAFETY: what `polled` passed to bpf_loop; map values outlive the program.
+    unsafe {
+        let context = &*context;
+        let thread = context.thread;
+        let reading = &mut (*thread).reading;
+        let left = reading.left;
+        let n = if left > ENTRIES_AT_ONCE as u64 { ENTRIES_AT_ONCE as u64 } else { left };
+        let bytes = (n * WC_BYTES) as u32 & 0x3ff;
+        let room = size_of::<[Wc; ENTRIES_AT_ONCE]>() as u32;
+        let into = (&raw mut (*thread).entries).cast::<c_void>();
+        if bytes == 0 || bytes > room || bpf_probe_read_user(into, bytes, reading.at as *const c_void) != 0 {
+            return 1;
+        }
+        let mut index = 0;
+        while index < ENTRIES_AT_ONCE {
+            if index as u64 >= n {
+                break;
+            }
+            let entry = &(*thread).entries[index];
+            if entry.status == 0 {
+                reading.successes += 1;
+            } else {
+                count_status(context.subject, context.counters, entry.status, entry.qp_num);
+            }
+            index += 1;
+        }
+        reading.left = left - n;
+        reading.at = reading.at.wrapping_add(n * WC_BYTES);
+        i64::from(reading.left == 0)
+    }
+}

@@ -1,0 +1,334 @@
+//! Posts: digested by a site of ours, or walked at the entry of a provider's function and corrected at its return.
+
+use core::ffi::c_void;
+
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::helpers::bpf_get_attach_cookie;
+use aya_ebpf::helpers::generated::bpf_loop;
+use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use probe_common::counters::{ObjectCounters, failure, kind, qp, source};
+use probe_common::site::{Flags, Queue};
+
+use crate::data::{self, Awaited, Sge, Thread};
+use crate::subject;
+use crate::user::{clear, read, word};
+use crate::walk;
+
+/// `…_posted(queue, n_wr, bytes, flags, n_sge, wr)`.
+#[inline(always)]
+pub fn site(ctx: &ProbeContext) {
+    digest(ctx, false);
+}
+
+/// `…_post_failed(queue, n_wr, bytes, flags, n_sge, errno)`: what the digest before told too much.
+#[inline(always)]
+pub fn site_failed(ctx: &ProbeContext) {
+    digest(ctx, true);
+}
+
+#[inline(always)]
+fn digest(ctx: &ProbeContext, failed: bool) {
+    let Some(subject) = subject::targeted() else { return };
+    let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
+    // SAFETY: the context is the kernel's own.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let flags = Flags(argument(3));
+    let shared = matches!(flags.queue(), Some(Queue::SharedReceive));
+    let send = matches!(flags.queue(), Some(Queue::Send));
+    let object = if shared { kind::SRQ } else { kind::QP };
+    let Some(counters) = data::counters(subject, object, argument(0), cookie as u16) else { return };
+    let (n, bytes, sges) = (argument(1), argument(2), argument(4));
+    let sign = |n: u64| if failed { n.wrapping_neg() } else { n };
+    if failed {
+        let what = if send {
+            failure::POST
+        } else if shared {
+            failure::SHARED_RECEIVE
+        } else {
+            failure::RECEIVE
+        };
+        // SAFETY: a live map value.
+        data::failed(subject, unsafe { (*counters).number }, what, argument(5) as u32);
+    }
+    if !send {
+        data::add(counters, if failed { qp::RECV_FAILED } else { qp::RECV_CALLS }, 1);
+        data::add(counters, qp::RECV_WRS, sign(n));
+        data::add(counters, qp::RECV_BYTES, sign(bytes));
+        data::add(counters, qp::RECV_SGES, sign(sges));
+        return;
+    }
+    data::add(counters, if failed { qp::POST_FAILED } else { qp::POST_CALLS }, 1);
+    data::add(counters, qp::WRS, sign(n));
+    data::add(counters, qp::BYTES, sign(bytes));
+    data::add(counters, qp::SGES, sign(sges));
+    // What the digest of a failure packs into its flags is the whole call's where nothing is to be subtracted.
+    if failed && n == 0 {
+        return;
+    }
+    data::add(counters, qp::SIGNALLED, sign(flags.signalled()));
+    data::add(counters, qp::INLINE, sign(flags.inline()));
+    let opcodes = flags.opcodes();
+    let one_kind = opcodes != 0 && opcodes & opcodes.wrapping_sub(1) == 0;
+    if one_kind {
+        data::add(counters, qp::OPCODES + lowest_bit(opcodes), sign(n));
+    }
+    if failed {
+        return;
+    }
+    data::note_thread(counters, subject);
+    let first = argument(5);
+    let thread = if first != 0 && cookie >> 16 & 1 != 0 { data::thread(subject, true) } else { None };
+    if let Some(thread) = thread {
+        let walk = walk::over(counters, thread, first, n);
+        // With several opcodes in one chain the digest does not say how many there are of each.
+        walk.classify(counters, thread, false, !one_kind);
+        walk.describe(counters, false);
+        walk.follow_run(counters);
+        data::add(counters, qp::CUT, walk.cut());
+    } else {
+        runs_at_least(counters, n, flags.signalled());
+    }
+}
+
+/// Follows the run of unsignalled work requests by their numbers alone: exact where all or none are signalled, or one
+/// alone; else as long as the longest run must be at least.
+#[inline(always)]
+pub fn runs_at_least(counters: *mut ObjectCounters, n: u64, signalled: u64) {
+    // SAFETY: a live map value; see `follow_run` of a walk.
+    unsafe {
+        let words = &mut (*counters).counters;
+        let run = if signalled == 0 { words[qp::UNSIGNALLED_RUN].wrapping_add(n) } else { 0 };
+        let inside = n.wrapping_sub(signalled);
+        let parts = signalled.wrapping_add(1);
+        // None at all where the numbers make no sense: a division by 0 would be a call that does not return.
+        let longest = if parts <= 1 { run } else { inside.wrapping_add(signalled) / parts };
+        words[qp::UNSIGNALLED_RUN] = run;
+        if longest > words[qp::LONGEST_UNSIGNALLED] {
+            words[qp::LONGEST_UNSIGNALLED] = longest;
+        }
+    }
+}
+
+/// Place of the only bit; this target has no instruction for it.
+#[inline(always)]
+fn lowest_bit(word: u16) -> usize {
+    let mut n = 0;
+    if word & 0xff00 != 0 {
+        n += 8;
+    }
+    if word & 0xf0f0 != 0 {
+        n += 4;
+    }
+    if word & 0xcccc != 0 {
+        n += 2;
+    }
+    if word & 0xaaaa != 0 {
+        n += 1;
+    }
+    n
+}
+
+/// Entry of `post_send(qp, wr, bad_wr)`.
+#[inline(always)]
+pub fn send_enter(ctx: &ProbeContext) {
+    let Some(subject) = subject::targeted() else { return };
+    let (object, wr) = (ctx.arg::<u64>(0).unwrap_or(0), ctx.arg::<u64>(1).unwrap_or(0));
+    let Some(counters) = data::counters(subject, kind::QP, object, source::FUNCTION) else { return };
+    data::add(counters, qp::POST_CALLS, 1);
+    data::note_thread(counters, subject);
+    let Some(thread) = data::thread(subject, true) else {
+        data::add(counters, qp::CUT, 1);
+        return;
+    };
+    let second = ctx.arg::<u64>(2).unwrap_or(0);
+    // SAFETY: this thread's own memory.
+    unsafe { (*thread).post = Awaited { object, first: wr, second, kind: kind::QP as u64 } };
+    let walk = walk::over(counters, thread, wr, u64::MAX);
+    walk.count(counters, false);
+    walk.classify(counters, thread, false, true);
+    walk.describe(counters, false);
+    walk.follow_run(counters);
+    data::add(counters, qp::CUT, walk.cut());
+}
+
+/// Return of `post_send`: what was not posted is taken back.
+#[inline(always)]
+pub fn send_leave(ctx: &RetProbeContext) {
+    let Some((subject, call, thread)) = awaited_post() else { return };
+    let result = ctx.ret::<u64>() as i32;
+    if result == 0 {
+        return;
+    }
+    let Some(counters) = data::counters(subject, kind::QP, call.object, source::FUNCTION) else { return };
+    data::add(counters, qp::POST_FAILED, 1);
+    // SAFETY: a live map value.
+    data::failed(subject, unsafe { (*counters).number }, failure::POST, result.unsigned_abs());
+    let walk = walk::over(counters, thread, first_unposted(&call), u64::MAX);
+    walk.count(counters, true);
+    walk.classify(counters, thread, true, true);
+    walk.describe(counters, true);
+}
+
+/// What the current thread's post was about; once.
+#[inline(always)]
+fn awaited_post() -> Option<(subject::Subject, Awaited, *mut Thread)> {
+    let subject = subject::targeted()?;
+    let thread = data::thread(subject, false)?;
+    // SAFETY: this thread's own memory.
+    let call = unsafe { (*thread).post };
+    if call.object == 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    unsafe { (*thread).post.object = 0 };
+    Some((subject, call, thread))
+}
+
+/// The first work request a failed post did not post: what the provider wrote to `bad_wr`, or the first one, where it
+/// wrote nothing that could be one.
+#[inline(always)]
+fn first_unposted(call: &Awaited) -> u64 {
+    match word(call.second) {
+        Some(bad) if bad != 0 => bad,
+        _ => call.first,
+    }
+}
+
+/// Entry of `post_recv(qp, wr, bad_wr)` or `post_srq_recv(srq, wr, bad_wr)`: which, the cookie says.
+#[inline(always)]
+pub fn receive_enter(ctx: &ProbeContext) {
+    let Some(subject) = subject::targeted() else { return };
+    let (object, first) = (ctx.arg::<u64>(0).unwrap_or(0), ctx.arg::<u64>(1).unwrap_or(0));
+    // SAFETY: the context is the kernel's own.
+    let object_kind = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let Some(counters) = data::counters(subject, object_kind as u32, object, source::FUNCTION) else {
+        return;
+    };
+    data::add(counters, qp::RECV_CALLS, 1);
+    let second = ctx.arg::<u64>(2).unwrap_or(0);
+    let Some(thread) = data::thread(subject, true) else {
+        data::add(counters, qp::CUT, 1);
+        return;
+    };
+    // SAFETY: this thread's own memory.
+    unsafe { (*thread).post = Awaited { object, first, second, kind: object_kind } };
+    count_receives(counters, thread, first, false);
+}
+
+/// Return of either: what was not posted is taken back.
+#[inline(always)]
+pub fn receive_leave(ctx: &RetProbeContext) {
+    let Some((subject, call, thread)) = awaited_post() else { return };
+    let result = ctx.ret::<u64>() as i32;
+    if result == 0 {
+        return;
+    }
+    let object_kind = call.kind as u32;
+    let Some(counters) = data::counters(subject, object_kind, call.object, source::FUNCTION) else {
+        return;
+    };
+    data::add(counters, qp::RECV_FAILED, 1);
+    let what = if object_kind == kind::SRQ { failure::SHARED_RECEIVE } else { failure::RECEIVE };
+    // SAFETY: a live map value.
+    data::failed(subject, unsafe { (*counters).number }, what, result.unsigned_abs());
+    count_receives(counters, thread, first_unposted(&call), true);
+}
+
+/// Receives are posted in long chains when a program starts.
+const MOST_RECEIVES: u32 = 2048;
+/// Entries of a receive's list that are added up.
+const MOST_SGES: u32 = 64;
+
+/// Receives being counted. In the thread's memory, as a walk is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Receives {
+    at: u64,
+    wrs: u64,
+    bytes: u64,
+    sges: u64,
+    cut: u64,
+    list: u64,
+    list_left: u64,
+}
+
+#[inline(always)]
+fn count_receives(counters: *mut ObjectCounters, thread: *mut Thread, first: u64, back: bool) {
+    // SAFETY: this thread's own memory, which outlives the program.
+    let receives = unsafe {
+        let receives = &mut (*thread).receives;
+        clear::<{ size_of::<Receives>() / 8 }>((&raw mut *receives).cast());
+        receives.at = first;
+        let mut context = thread;
+        bpf_loop(MOST_RECEIVES, receive as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
+        &mut (*thread).receives
+    };
+    if receives.at != 0 {
+        receives.cut = 1;
+    }
+    let sign = if back { u64::MAX } else { 1 };
+    data::add(counters, qp::RECV_WRS, receives.wrs.wrapping_mul(sign));
+    data::add(counters, qp::RECV_BYTES, receives.bytes.wrapping_mul(sign));
+    data::add(counters, qp::RECV_SGES, receives.sges.wrapping_mul(sign));
+    if !back {
+        data::add(counters, qp::CUT, receives.cut);
+    }
+}
+
+extern "C" fn receive(_index: u32, thread: *mut *mut Thread) -> i64 {
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct RecvWr {
+        wr_id: u64,
+        next: u64,
+        sg_list: u64,
+        num_sge: u32,
+        zero: u32,
+    }
+    // SAFETY: what `count_receives` passed to bpf_loop.
+    let thread = unsafe { *thread };
+    // SAFETY: this thread's own memory.
+    let receives = unsafe { &mut (*thread).receives };
+    if receives.at == 0 {
+        return 1;
+    }
+    let Some(wr) = read::<RecvWr>(receives.at) else {
+        receives.cut = 1;
+        receives.at = 0;
+        return 1;
+    };
+    receives.wrs += 1;
+    receives.sges += wr.num_sge as u64;
+    if wr.num_sge == 1 {
+        match read::<Sge>(wr.sg_list) {
+            Some(sge) => receives.bytes += sge.length as u64,
+            None => receives.cut = 1,
+        }
+    } else if wr.num_sge != 0 {
+        receives.list = wr.sg_list;
+        receives.list_left = wr.num_sge as u64;
+        let mut context = thread;
+        // SAFETY: the callback gets a pointer to the thread's memory, which outlives the call.
+        unsafe {
+            bpf_loop(MOST_SGES, receive_sge as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
+        }
+        if receives.list_left != 0 {
+            receives.cut = 1;
+        }
+    }
+    receives.at = wr.next;
+    0
+}
+
+extern "C" fn receive_sge(_index: u32, thread: *mut *mut Thread) -> i64 {
+    // SAFETY: what `receive` passed to bpf_loop.
+    let receives = unsafe { &mut (**thread).receives };
+    if receives.list_left == 0 {
+        return 1;
+    }
+    let Some(sge) = read::<Sge>(receives.list) else { return 1 };
+    receives.bytes += sge.length as u64;
+    receives.list = receives.list.wrapping_add(16);
+    receives.list_left -= 1;
+    0
+}

@@ -1,0 +1,325 @@
+//! Reading what the probes of the data path have counted.
+
+use std::collections::{BTreeMap, HashSet};
+
+use probe_common::counters::{ObjectCounters, ObjectKey, cq, detail, failure};
+use serde::Serialize;
+
+use crate::attach::{LoadError, Programs};
+use crate::collect::wire::{Failures, ObjectTable, PlainObjectKey};
+use crate::sample::ProcessId;
+use crate::tap::{Counts, Kind};
+
+/// Objects that are gone, kept for each process by themselves; those beyond are added up.
+const MOST_GONE: usize = 16_384;
+
+/// Who counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A digested site of the tap.
+    Tap,
+    /// A digested site of the emulated device.
+    Emulator,
+    /// A function of a provider.
+    Function,
+}
+
+impl Source {
+    fn from_wire(source: u16) -> Option<Self> {
+        [Self::Tap, Self::Emulator, Self::Function].get(usize::from(source).checked_sub(1)?).copied()
+    }
+}
+
+/// What was seen of the work requests of a queue pair beyond their counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Details {
+    /// Work requests looked at.
+    pub wrs: u64,
+    /// Those with a local or remote address that is no multiple of 64.
+    pub unaligned_64: u64,
+    /// Those with a local or remote address that is no multiple of 4096.
+    pub unaligned_4096: u64,
+    /// Those whose payload is no multiple of 64 bytes.
+    pub odd_lengths: u64,
+    /// Those whose first buffer is that of the one before.
+    pub local_same: u64,
+    /// Those whose first buffer follows that of the one before.
+    pub local_sequential: u64,
+    /// Those that name remote memory.
+    pub remote_wrs: u64,
+    /// Those whose remote memory is that of the one before.
+    pub remote_same: u64,
+    /// Those whose remote memory follows that of the one before.
+    pub remote_sequential: u64,
+    /// Those that follow the one before in both.
+    pub mergeable: u64,
+}
+
+/// One queue pair, completion queue or shared receive queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Object {
+    /// What it is.
+    pub kind: Kind,
+    /// QP number; handle of a CQ or SRQ.
+    pub number: u32,
+    /// Its address in the process.
+    pub address: u64,
+    /// Address of its context.
+    pub context: u64,
+    /// Type of a queue pair (`IBV_QPT_…`); 0 for others.
+    pub qp_type: u32,
+    /// Addresses of a queue pair's completion queues for sends and receives, and of its shared receive queue.
+    pub queues: [u64; 3],
+    /// When it was destroyed (`CLOCK_MONOTONIC`, ns); `None` while it lives, or where that was not watched.
+    pub ended_ns: Option<u64>,
+    /// Who counted.
+    pub source: Source,
+    /// Threads that posted or polled: at least so many.
+    pub threads: u32,
+    /// Times another thread than the one before posted or polled.
+    pub thread_changes: u64,
+    /// Most completion entries one poll found.
+    pub most_cqes: u64,
+    /// Send work requests by size class: n for more than 2^(n−1) and at most 2^n bytes.
+    pub sizes: BTreeMap<u8, u64>,
+    /// See [`Details`].
+    pub details: Details,
+    /// The counts.
+    pub counts: Counts,
+}
+
+/// Failed posts and completion entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Failure {
+    /// QP number, or handle of a shared receive queue; 0 where a completion entry did not tell.
+    pub number: u32,
+    /// What failed.
+    pub what: Failed,
+    /// errno of a post, status of a completion entry.
+    pub code: u32,
+    /// How often.
+    pub count: u64,
+}
+
+/// What failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failed {
+    /// A post to a send queue.
+    Post,
+    /// A post to a receive queue.
+    Receive,
+    /// A post to a shared receive queue.
+    SharedReceive,
+    /// A work request, by its completion entry.
+    Cqe,
+}
+
+impl Failed {
+    fn from_wire(what: u32) -> Option<Self> {
+        match what {
+            failure::POST => Some(Self::Post),
+            failure::RECEIVE => Some(Self::Receive),
+            failure::SHARED_RECEIVE => Some(Self::SharedReceive),
+            failure::CQE => Some(Self::Cqe),
+            _ => None,
+        }
+    }
+}
+
+/// What the data path of one process has come to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Reading {
+    /// Objects, by kind and number.
+    pub objects: Vec<Object>,
+    /// Objects that are gone and not listed.
+    pub unlisted: u64,
+    /// Their counts.
+    pub unlisted_counts: Counts,
+    /// Failures.
+    pub failures: Vec<Failure>,
+}
+
+impl Reading {
+    /// Sums over all objects.
+    pub fn total(&self) -> Counts {
+        let mut total = self.unlisted_counts.clone();
+        for object in &self.objects {
+            total.add(&object.counts);
+        }
+        total
+    }
+
+    fn add(&mut self, object: Object) {
+        let is_gone = object.ended_ns.is_some();
+        if is_gone && self.objects.iter().filter(|o| o.ended_ns.is_some()).count() >= MOST_GONE {
+            self.unlisted += 1;
+            self.unlisted_counts.add(&object.counts);
+        } else {
+            self.objects.push(object);
+        }
+    }
+}
+
+/// The tables of the data path.
+pub struct Counting {
+    objects: ObjectTable,
+    failures: Failures,
+    /// What is no longer in the table, by process.
+    gone: BTreeMap<ProcessId, Reading>,
+}
+
+impl Counting {
+    /// Takes the tables of loaded programs.
+    ///
+    /// # Errors
+    /// [`LoadError`] when the object has no such tables.
+    pub fn new(programs: &mut Programs) -> Result<Self, LoadError> {
+        let (objects, failures) = programs.take_data_path()?;
+        Ok(Self { objects, failures, gone: BTreeMap::new() })
+    }
+
+    /// Reads everything, by process. What is gone is taken out of the table, which is bounded, and kept here.
+    pub fn read(&mut self) -> BTreeMap<ProcessId, Reading> {
+        let mut living: BTreeMap<ProcessId, Reading> = BTreeMap::new();
+        let mut gone = Vec::new();
+        for (key, counters) in self.objects.iter().filter_map(Result::ok) {
+            let (key, counters) = (key.0, counters.0);
+            let Some(object) = object(&key, &counters) else { continue };
+            let id = ProcessId { pid: key.tgid, start_ns: key.start_ns };
+            if key.ended_ns == 0 {
+                living.entry(id).or_default().objects.push(object);
+            } else {
+                gone.push((key, id, object));
+            }
+        }
+        // Removed only now: a key that goes while the table is walked makes the walk start again.
+        for (key, id, object) in gone {
+            let _ = self.objects.remove(&PlainObjectKey(key));
+            self.gone.entry(id).or_default().add(object);
+        }
+        let mut all = self.gone.clone();
+        for (id, reading) in living {
+            all.entry(id).or_default().objects.extend(reading.objects);
+        }
+        for (key, count) in self.failures.iter().filter_map(Result::ok) {
+            let key = key.0;
+            let Some(what) = Failed::from_wire(key.what) else { continue };
+            let failure = Failure { number: key.number, what, code: key.code, count };
+            let id = ProcessId { pid: key.tgid, start_ns: key.start_ns };
+            all.entry(id).or_default().failures.push(failure);
+        }
+        for reading in all.values_mut() {
+            reading.objects = once_each(std::mem::take(&mut reading.objects));
+            reading.objects.sort_by_key(|o| (o.kind, o.number, o.ended_ns.is_none(), o.ended_ns));
+            reading.failures.sort_unstable();
+        }
+        all
+    }
+
+    /// Forgets processes that are no more.
+    pub fn forget(&mut self, ended: &HashSet<ProcessId>) {
+        self.gone.retain(|id, _| !ended.contains(id));
+        let is_ended = |pid, start_ns| ended.contains(&ProcessId { pid, start_ns });
+        let keys: Vec<_> = self.objects.keys().filter_map(Result::ok).collect();
+        for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
+            let _ = self.objects.remove(&key);
+        }
+        let keys: Vec<_> = self.failures.keys().filter_map(Result::ok).collect();
+        for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
+            let _ = self.failures.remove(&key);
+        }
+    }
+}
+
+/// Where an object's operations passed several places, the one nearest to the program counts.
+fn once_each(objects: Vec<Object>) -> Vec<Object> {
+    let mut best = BTreeMap::new();
+    for object in &objects {
+        let source = best.entry((object.kind, object.address, object.number)).or_insert(object.source);
+        *source = object.source.min(*source);
+    }
+    let is_best = |o: &Object| best.get(&(o.kind, o.address, o.number)) == Some(&o.source);
+    objects.into_iter().filter(is_best).collect()
+}
+
+fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
+    let kind = Kind::from_wire(key.kind.into())?;
+    let sizes = (0..).zip(c.sizes).filter(|(_, n)| *n != 0).collect();
+    let d = &c.details;
+    Some(Object {
+        kind,
+        number: c.number,
+        address: key.address,
+        context: c.context,
+        qp_type: c.qp_type,
+        queues: c.queues,
+        ended_ns: (key.ended_ns != 0).then_some(key.ended_ns),
+        source: Source::from_wire(key.source)?,
+        threads: d[detail::THREADS].count_ones(),
+        thread_changes: d[detail::THREAD_CHANGES],
+        most_cqes: if kind == Kind::Cq { c.counters[cq::MOST_CQES] } else { 0 },
+        sizes,
+        details: Details {
+            wrs: d[detail::WRS],
+            unaligned_64: d[detail::UNALIGNED_64],
+            unaligned_4096: d[detail::UNALIGNED_4096],
+            odd_lengths: d[detail::ODD_LENGTHS],
+            local_same: d[detail::LOCAL_SAME],
+            local_sequential: d[detail::LOCAL_SEQUENTIAL],
+            remote_wrs: d[detail::REMOTE_WRS],
+            remote_same: d[detail::REMOTE_SAME],
+            remote_sequential: d[detail::REMOTE_SEQUENTIAL],
+            mergeable: d[detail::MERGEABLE],
+        },
+        counts: Counts::from_wire(kind, &c.counters),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use probe_common::counters::{COUNTERS, kind, qp, source};
+
+    fn counted(address: u64, by: u16, wrs: u64, ended_ns: u64) -> Object {
+        let key = ObjectKey { start_ns: 1, address, ended_ns, tgid: 5, kind: kind::QP as u16, source: by };
+        // SAFETY: plain numbers, for which all zeroes are valid.
+        let mut counters: ObjectCounters = unsafe { std::mem::zeroed() };
+        counters.counters = [0; COUNTERS];
+        (counters.counters[qp::WRS], counters.number, counters.sizes[6]) = (wrs, 17, wrs);
+        object(&key, &counters).unwrap()
+    }
+
+    #[test]
+    fn an_object_counted_at_several_places_is_listed_once() {
+        let twice = vec![
+            counted(0x10, source::FUNCTION, 5, 0),
+            counted(0x10, source::TAP, 4, 0),
+            counted(0x20, source::FUNCTION, 3, 0),
+        ];
+        let once = once_each(twice);
+        assert_eq!(
+            once.iter().map(|o| (o.source, o.counts.wrs)).collect::<Vec<_>>(),
+            [(Source::Tap, 4), (Source::Function, 3)]
+        );
+    }
+
+    #[test]
+    fn a_number_used_again_at_the_same_address_stays_two_objects() {
+        let objects = vec![counted(0x10, source::FUNCTION, 5, 99), counted(0x10, source::FUNCTION, 2, 0)];
+        let objects = once_each(objects);
+        assert_eq!(objects.iter().map(|o| o.ended_ns).collect::<Vec<_>>(), [Some(99), None]);
+        let reading = Reading { objects, ..Reading::default() };
+        assert_eq!(reading.total().wrs, 7);
+    }
+
+    #[test]
+    fn counters_of_a_kind_nobody_knows_are_no_object() {
+        let key = ObjectKey { start_ns: 1, address: 1, ended_ns: 0, tgid: 5, kind: 9, source: 1 };
+        // SAFETY: as above.
+        let counters: ObjectCounters = unsafe { std::mem::zeroed() };
+        assert!(object(&key, &counters).is_none());
+        assert!(object(&ObjectKey { kind: 1, source: 0, ..key }, &counters).is_none());
+    }
+}

@@ -1,0 +1,269 @@
+//! What the tests of the data path share: stock perftest counted by `rdma-probe count`, and the numbers that follow from
+//! perftest's own arguments.
+#![allow(dead_code, reason = "each test program uses a part of this room")]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// The program under test.
+pub const PROBE: &str = env!("CARGO_BIN_EXE_rdma-probe");
+
+/// One run of perftest.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    pub tool: &'static str,
+    /// `-n`, `-s`, `-q`, `-l`, `-Q`.
+    pub iterations: u64,
+    pub size: u64,
+    pub qps: u64,
+    pub list: u64,
+    pub moderation: u64,
+    /// `-I`; 0: not given.
+    pub inline: u64,
+    /// `-e`.
+    pub events: bool,
+    /// Any others.
+    pub more: &'static str,
+    /// The opcode its requests have.
+    pub opcode: &'static str,
+}
+
+pub const PLAIN: Case = Case {
+    tool: "ib_write_bw",
+    iterations: 1000,
+    size: 64,
+    qps: 1,
+    list: 1,
+    moderation: 100,
+    inline: 0,
+    events: false,
+    more: "",
+    opcode: "rdma_write",
+};
+
+/// Bandwidth tests of every kind.
+pub const BANDWIDTH: [Case; 12] = [
+    PLAIN,
+    Case { list: 10, ..PLAIN },
+    Case { list: 50, iterations: 500, qps: 2, ..PLAIN },
+    Case { moderation: 1, size: 4096, ..PLAIN },
+    Case { moderation: 10, qps: 3, ..PLAIN },
+    Case { inline: 64, ..PLAIN },
+    Case { tool: "ib_send_bw", opcode: "send", size: 256, ..PLAIN },
+    Case { tool: "ib_send_bw", opcode: "send", size: 32, inline: 64, list: 4, ..PLAIN },
+    Case { tool: "ib_send_bw", opcode: "send", events: true, iterations: 500, ..PLAIN },
+    Case { tool: "ib_send_bw", opcode: "send", more: "-c UD", size: 128, iterations: 500, ..PLAIN },
+    Case { tool: "ib_read_bw", opcode: "rdma_read", iterations: 500, size: 8192, ..PLAIN },
+    Case { tool: "ib_write_bw", more: "-c UC", list: 5, ..PLAIN },
+];
+
+impl Case {
+    fn arguments(&self) -> String {
+        let mut text = format!("-n{} -s{} -q{} -l{}", self.iterations, self.size, self.qps, self.list);
+        if self.list == 1 {
+            text += &format!(" -Q{}", self.moderation);
+        }
+        if self.inline > 0 {
+            text += &format!(" -I{}", self.inline);
+        }
+        if self.events {
+            text += " -e";
+        }
+        format!("{text} {}", self.more)
+    }
+
+    /// Compares the client's counts with what the arguments say.
+    /// perftest uses inline data and the extended interface only on device models it knows.
+    pub fn check_client(&self, client: &Counted, is_known_model: bool) {
+        let wrs = self.iterations * self.qps;
+        let signalled = if self.list > 1 { wrs / self.list } else { wrs / self.moderation };
+        let inline = if is_known_model && self.inline >= self.size { wrs } else { 0 };
+        let total = |field: &str| client.total(field);
+        let counted =
+            ["post_calls", "wrs", "signalled", "inline", "bytes", "sges", "post_failed", "cut"].map(total);
+        let expected = [wrs / self.list, wrs, signalled, inline, wrs * self.size, wrs, 0, 0];
+        assert_eq!(counted, expected, "{self:?}: {client:?}");
+        assert_eq!(["cqes", "cqe_errors"].map(total), [signalled, 0], "{self:?}");
+        let opcodes: BTreeMap<String, u64> =
+            serde_json::from_value(client.0["total"]["opcodes"].clone()).expect("opcodes");
+        assert_eq!(opcodes, BTreeMap::from([(self.opcode.to_owned(), wrs)]), "{self:?}");
+        let longest = if self.list > 1 { self.list } else { self.moderation } - 1;
+        if is_known_model {
+            // Sites of ours do not tell the order of the extended interface's requests.
+            assert!(total("longest_unsignalled") <= longest, "{self:?}");
+        } else {
+            assert_eq!(total("longest_unsignalled"), longest, "{self:?}");
+        }
+        let qps: Vec<_> = client.objects("qp").collect();
+        assert_eq!(qps.len() as u64, self.qps, "{self:?}");
+        for qp in qps {
+            assert_eq!(qp["counts"]["wrs"], self.iterations, "{self:?}: {qp}");
+            // Sites of ours do not tell the sizes of the extended interface's requests.
+            if qp["details"]["wrs"] != 0 || qp["source"] == "function" {
+                let sizes = BTreeMap::from([(self.size.ilog2().to_string(), self.iterations)]);
+                assert_eq!(qp["sizes"], serde_json::json!(sizes), "{self:?}: {qp}");
+            }
+        }
+    }
+
+    /// The server of a two-sided test receives what the client sends.
+    pub fn check_server(&self, server: &Counted) {
+        let total = |field: &str| server.total(field);
+        if self.opcode == "send" {
+            let wrs = self.iterations * self.qps;
+            assert_eq!(["cqes", "cqe_errors", "recv_failed"].map(total), [wrs, 0, 0], "{self:?}");
+            assert!(total("recv_wrs") >= wrs, "{self:?}");
+            assert_eq!(self.events, total("notifies") > 0, "{self:?}");
+        } else {
+            assert_eq!(["wrs", "cqes"].map(total), [0, 0], "{self:?}");
+        }
+    }
+}
+
+/// What was counted of one process.
+#[derive(Debug)]
+pub struct Counted(pub Value);
+
+impl Counted {
+    /// A sum over all objects.
+    pub fn total(&self, field: &str) -> u64 {
+        self.0["total"][field].as_u64().unwrap_or_else(|| panic!("no {field} in {}", self.0))
+    }
+
+    /// The objects of a kind.
+    pub fn objects(&self, kind: &str) -> impl Iterator<Item = &Value> {
+        let objects = self.0["data_path"]["objects"].as_array().into_iter().flatten();
+        objects.filter(move |object| object["kind"] == kind)
+    }
+}
+
+/// All that `rdma-probe count` told.
+#[derive(Debug)]
+pub struct Told {
+    pub all: Value,
+    /// What the script printed.
+    pub printed: String,
+}
+
+impl Told {
+    /// What was counted of a process; panics where nothing was.
+    pub fn of(&self, pid: u64) -> Counted {
+        self.find(pid).unwrap_or_else(|| panic!("nothing was counted of {pid}: {}", self.all))
+    }
+
+    /// What was counted of a process.
+    pub fn find(&self, pid: u64) -> Option<Counted> {
+        let processes = self.all["processes"].as_array().into_iter().flatten();
+        processes.into_iter().find(|p| p["pid"] == pid).cloned().map(Counted)
+    }
+
+    /// Classes of probed instructions, by name of the probe.
+    pub fn assert_nothing_is_lost(&self) {
+        assert_eq!(self.all["uncounted"], 0);
+    }
+}
+
+/// A process that does not outlive the test.
+pub struct Held(pub Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts counting a process, and returns when every probe that can be is in place.
+pub fn count(pid: u32, folder: &Path) -> Counter {
+    let out = folder.join(format!("{pid}.json"));
+    let mut child = Command::new("timeout")
+        .args(["-k", "5", "300", PROBE, "count", "--json", "--pid", &pid.to_string()])
+        .stdout(File::create(&out).expect("a file"))
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the counter");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let counting = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("counting"));
+    let counter = Counter { child: Held(child), out };
+    assert!(counting, "not counting");
+    // Whatever else it says must not fill the pipe.
+    std::thread::spawn(move || lines.for_each(drop));
+    counter
+}
+
+/// A counter that counts.
+pub struct Counter {
+    child: Held,
+    out: PathBuf,
+}
+
+impl Counter {
+    /// Waits for its end, which is that of the process.
+    pub fn finish(mut self) -> Value {
+        let status = self.child.0.wait().expect("the counter ends");
+        assert!(status.success(), "{status}");
+        serde_json::from_slice(&std::fs::read(&self.out).expect("counts")).expect("JSON")
+    }
+}
+
+/// Runs a shell script, and counts it and its children from its first command on.
+pub fn count_script(script: &str) -> Told {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut shell = Command::new("timeout");
+    // Held until its input ends; with it, at its time, end its children.
+    let script = format!("read go; {script}");
+    let shell =
+        shell.args(["-k", "5", "280", "sh", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = Held(shell.spawn().expect("a shell"));
+    let counter = count(shell.0.id(), folder.path());
+    drop(shell.0.stdin.take());
+    let mut printed = String::new();
+    shell.0.stdout.take().expect("a pipe").read_to_string(&mut printed).expect("what it prints");
+    shell.0.wait().expect("its end");
+    Told { all: counter.finish(), printed }
+}
+
+/// A script that runs cases of perftest one after the other, and prints the pids of server and client of each. `device`
+/// are the arguments that name it, `setting` what comes before the command (`env …`).
+pub fn perftest(cases: &[Case], setting: &str, device: &str, server: &str, port: u16) -> String {
+    let mut script = String::from(
+        "listening() { for i in $(seq 600); do grep -q \":$1 [0-9A-F:]* 0A\" /proc/net/tcp /proc/net/tcp6 && return; \
+         sleep 0.1; done; }\n",
+    );
+    for (case, port) in cases.iter().zip(port..) {
+        let command = format!("{setting} {} {} {device} -p{port}", case.tool, case.arguments());
+        script += &format!(
+            "{command} >/dev/null 2>&1 & s=$!\nlistening {port:04X}\n{command} {server} >/dev/null 2>&1 & c=$!\n\
+             wait $c; wait $s\necho $s $c\n"
+        );
+    }
+    script
+}
+
+/// Compares what was counted of each case with what its arguments say.
+pub fn check(cases: &[Case], told: &Told, is_known_model: bool) {
+    told.assert_nothing_is_lost();
+    let pids: Vec<u64> = told.printed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    assert_eq!(pids.len(), cases.len() * 2, "{}", told.printed);
+    for (case, [server, client]) in cases.iter().zip(pids.as_chunks::<2>().0) {
+        let client = told.of(*client);
+        case.check_client(&client, is_known_model);
+        if let Some(server) = told.find(*server) {
+            case.check_server(&server);
+        } else {
+            // A server of one-sided operations may not poll even once.
+            assert_ne!(case.opcode, "send", "{case:?}: nothing was counted of the server");
+        }
+        println!(
+            "{case:?}: {} WRs in {} posts, {} completions",
+            client.total("wrs"),
+            client.total("post_calls"),
+            client.total("cqes")
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! The data path of stock programs on the emulated device, by its probe sites and those of the tap.
+
+mod data_path;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use data_path::{BANDWIDTH, Case, check, count_script, perftest};
+
+/// True where probes can be attached and perftest is installed; else says why the test does nothing.
+fn can_run() -> bool {
+    // SAFETY: the call has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: attaching probes needs root");
+        return false;
+    }
+    if !Path::new("/sys/bus/event_source/devices/uprobe/type").exists() {
+        eprintln!("skipped: this kernel has no user probes");
+        return false;
+    }
+    if Command::new("ib_write_bw").arg("--version").output().is_err() {
+        eprintln!("skipped: perftest is not installed");
+        return false;
+    }
+    true
+}
+
+/// A preloadable library of the workspace, built if need be.
+fn library(package: &str, file: &str) -> PathBuf {
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", package])
+        .status()
+        .expect("cargo runs");
+    assert!(built.success(), "{package} does not build");
+    let program = Path::new(data_path::PROBE);
+    program.with_file_name(file)
+}
+
+fn preloading(libraries: &[PathBuf], part_id: Option<&str>) -> String {
+    let list: Vec<_> = libraries.iter().map(|l| l.display().to_string()).collect();
+    let part = part_id.map(|id| format!(" RNIC_EMU_PART_ID={id}")).unwrap_or_default();
+    format!("env LD_PRELOAD={}{part}", list.join(":"))
+}
+
+#[test]
+fn the_classic_interface_of_the_emulated_device_is_counted_to_the_last_request() {
+    if !can_run() {
+        return;
+    }
+    let setting = preloading(&[library("rnic-emu-preload", "librnic_emu.so")], None);
+    let told = count_script(&perftest(&BANDWIDTH, &setting, "", "127.0.0.1", 19_500));
+    check(&BANDWIDTH, &told, false);
+}
+
+#[test]
+fn the_extended_interface_of_the_emulated_device_is_counted_to_the_last_request() {
+    if !can_run() {
+        return;
+    }
+    // A part ID perftest knows makes it post through `ibv_wr_*`.
+    let setting = preloading(&[library("rnic-emu-preload", "librnic_emu.so")], Some("4119"));
+    let cases: Vec<Case> = BANDWIDTH.into_iter().filter(|case| !case.more.contains("-c UC")).collect();
+    let told = count_script(&perftest(&cases, &setting, "", "127.0.0.1", 19_600));
+    check(&cases, &told, true);
+}
