@@ -46,6 +46,32 @@ fn opened_rows_and_help() {
 }
 
 #[test]
+fn an_emulated_device_shows_its_inside() {
+    let mut device = common::made::device("emu0", "rnic-emu", true);
+    let figures = [
+        ("now_ps", 8_000_000_000),
+        ("completed", 12_000),
+        ("qpc_lookups", 12_000),
+        ("qpc_hits", 9_000),
+        ("mtt_lookups", 24_000),
+        ("mtt_hits", 23_976),
+        ("pu_busy_ps", 9_600_000_000),
+        ("port_busy_ps", 2_000_000_000),
+        ("stage_doorbell_ps", 2_400_000_000),
+        ("stage_wqe_fetch_ps", 7_200_000_000),
+        ("stage_wire_ps", 4_800_000_000),
+        ("stage_context_miss_ps", 3_600_000_000),
+    ];
+    let counters = figures.map(|(name, value)| (format!("{}{name}", rdma_tui::app::inside::PREFIX), value));
+    device.ports[0].counters.extend(counters);
+    let world = common::world(&common::made::Made::new("lab3", vec![device]).records);
+    for size in SIZES {
+        let screen = lines(&render(Page::Nic, &world, &theme(), size, |_| {}));
+        insta::assert_snapshot!(format!("nic-inside-{}x{}", size.0, size.1), screen);
+    }
+}
+
+#[test]
 fn a_small_terminal_shows_a_message_and_smaller_ones_do_not_fail() {
     let world = common::world(&common::made::troubled_host());
     let message = lines(&render(Page::Overview, &world, &theme(), (40, 12), |_| {}));

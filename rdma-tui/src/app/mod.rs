@@ -6,6 +6,7 @@ pub mod filter;
 pub mod findings;
 pub mod format;
 pub mod history;
+pub mod inside;
 pub mod key;
 pub mod keymap;
 pub mod page;

@@ -1,9 +1,12 @@
 //! NIC: devices and ports, their counters, and what the emulated device shows of its inside.
 
+mod inside;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use crate::app::format::{count, harmless};
+use crate::app::inside::Inside;
 
 use super::super::Context;
 use super::super::widgets::{explain, panel::panel, put};
@@ -13,6 +16,16 @@ pub fn draw(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let framed = if area.width >= 100 && area.height >= 27 { 2 } else { 1 };
     let (top, rest) = super::split_top(area, (lines + framed).clamp(4, area.height / 2));
     devices(buf, top, context);
+    let ports = context.world.model.devices.values().flat_map(|d| d.ports.iter().map(move |p| (d, p)));
+    let within = ports.filter_map(|(d, port)| Some((d, Inside::of(&port.counters)?))).next();
+    let rest = match &within {
+        Some((device, figures)) if rest.height >= 6 => {
+            let (above, below) = super::split_top(rest, inside::HEIGHT.min(rest.height * 2 / 3));
+            inside::draw(buf, above, &harmless(&device.name), figures, context.theme);
+            below
+        }
+        _ => rest,
+    };
     let what = if context.world.model.devices.is_empty() {
         "the recording names no RDMA device; where there is none, cargo xtask emu gives one"
     } else {
