@@ -1,7 +1,7 @@
 //! The process as the owner of emulated devices: its place among the processes of the host, its tables, its helper.
 
 use super::config::Config;
-use crate::engine::pacing::Pacer;
+use crate::engine::pacing::{self, Pacer};
 use crate::engine::timers::Timers;
 use crate::object::key::KeyTable;
 use crate::object::qp_table::QpTable;
@@ -90,13 +90,17 @@ impl Process {
         paced | self.timers.run_due(self, now)
     }
 
-    /// The same on a poll, where nothing may be due and the clock need not be read.
+    /// The same on a poll, where nothing may be due and the clock need not be read. Returns the time if it was.
     #[inline]
-    pub fn run_due_on_poll(&'static self) {
+    pub fn run_due_on_poll(&'static self) -> u64 {
         match &self.pacer {
-            None => self.timers.run(self),
+            None => {
+                self.timers.run(self);
+                0
+            }
             Some(_) => {
-                self.run_due(crate::sys::clock::now_ns());
+                let now = crate::sys::clock::now_ns();
+                if self.run_due(now) { pacing::lend(now) } else { now }
             }
         }
     }

@@ -98,13 +98,17 @@ pub struct Poller {
     pub batch: Box<[ibv_wc]>,
     /// How many of them.
     pub batched: usize,
+    /// Completions of this poll.
+    pub taken: u64,
+    /// When it began, with a timing model.
+    pub start_ns: u64,
 }
 
 impl Poller {
     /// No poll under way. Only extended CQs have room for a batch.
     pub fn new(extended: bool) -> Self {
         let batch = vec![ibv_wc::default(); if extended { BATCH } else { 0 }];
-        Self { current: None, batch: batch.into_boxed_slice(), batched: 0 }
+        Self { current: None, batch: batch.into_boxed_slice(), batched: 0, taken: 0, start_ns: 0 }
     }
 }
 

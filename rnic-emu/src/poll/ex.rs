@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::device::context::DeviceContext;
+use crate::engine::pacing;
 use crate::object::cq::{BATCH, Cq, Cqe, Poller};
 use crate::sites;
 use crate::stats::CqCounter;
@@ -42,11 +43,11 @@ pub unsafe extern "C" fn start_poll(ex: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_a
     let (cq, ctx) = unsafe { (Cq::of(ex.cast()), DeviceContext::of((*ex).base.context)) };
     let Ok(process) = ctx.alive() else { return libc::EIO };
     process.wire.look(process);
-    process.run_due_on_poll();
+    let start = process.run_due_on_poll();
     cq.poller.acquire();
     // SAFETY: the lock was just taken.
     let poller = unsafe { cq.poller.held_value() };
-    poller.batched = 0;
+    (poller.batched, poller.taken, poller.start_ns) = (0, 0, start);
     let found = advance(ex, cq, poller);
     let ring = cq.ring.lock();
     ring.stats.add(CqCounter::PollCalls, 1);
@@ -80,7 +81,13 @@ pub unsafe extern "C" fn end_poll(ex: *mut ibv_cq_ex) {
     let (cq, poller) = unsafe { (Cq::of(ex.cast()), Cq::of(ex.cast()).poller.held_value()) };
     report(ex, poller);
     poller.current = None;
+    let (start, taken) = (poller.start_ns, poller.taken);
     cq.poller.release();
+    // SAFETY: a live CQ of a device that is open.
+    let ctx = unsafe { DeviceContext::of((*ex).base.context) };
+    if let Ok(process) = ctx.alive() {
+        pacing::polled(process, start, taken).spend();
+    }
 }
 
 fn advance(ex: *mut ibv_cq_ex, cq: &Cq, poller: &mut Poller) -> bool {
@@ -88,6 +95,7 @@ fn advance(ex: *mut ibv_cq_ex, cq: &Cq, poller: &mut Poller) -> bool {
     let Some(cqe) = ring.pop() else { return false };
     ring.stats.add(CqCounter::Polled, 1);
     drop(ring);
+    poller.taken += 1;
     if poller.batched == BATCH {
         report(ex, poller);
     }

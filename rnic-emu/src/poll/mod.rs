@@ -4,6 +4,7 @@ pub mod ex;
 
 use crate::abi::*;
 use crate::device::context::DeviceContext;
+use crate::engine::pacing;
 use crate::object::cq::{Armed, Cq};
 use crate::sites;
 use crate::stats::CqCounter;
@@ -28,7 +29,7 @@ unsafe fn take(ibv: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
     let (cq, ctx) = unsafe { (Cq::of(ibv), DeviceContext::of((*ibv).context)) };
     let Ok(process) = ctx.alive() else { return -libc::EIO };
     process.wire.look(process);
-    process.run_due_on_poll();
+    let start = process.run_due_on_poll();
     let mut ring = cq.ring.lock();
     let mut taken = 0;
     while taken < n {
@@ -42,6 +43,8 @@ unsafe fn take(ibv: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
     if taken == 0 {
         ring.stats.add(CqCounter::EmptyPolls, 1);
     }
+    drop(ring);
+    pacing::polled(process, start, taken as u64).spend();
     taken
 }
 

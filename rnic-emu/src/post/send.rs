@@ -4,7 +4,7 @@ use super::check;
 use super::digest::Digest;
 use crate::abi::{consts::*, *};
 use crate::device::process::Process;
-use crate::engine::pacing::{self, PostCost};
+use crate::engine::pacing::{self, CallCost};
 use crate::engine::requester;
 use crate::object::ah::Ah;
 use crate::object::qp::{Qp, Requester};
@@ -49,7 +49,7 @@ unsafe fn post_list(
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
     digest: &mut Digest,
-) -> (i32, Option<&'static Process>, PostCost) {
+) -> (i32, Option<&'static Process>, CallCost) {
     let mut wr = first;
     let mut guard = qp.send.lock();
     let usable = guard.as_mut().filter(|r| Process::is_current(r.fixed.process));
@@ -57,8 +57,9 @@ unsafe fn post_list(
         // SAFETY: the caller's promise.
         unsafe { *bad = wr };
         digest.tell(wr as usize);
-        return (libc::EIO, None, PostCost::NONE);
+        return (libc::EIO, None, CallCost::NONE);
     };
+    let start_ns = pacing::call_begins(r.fixed.process);
     let mut errno = 0;
     if send_post(qp.state()) == SendPost::Refused {
         errno = libc::EINVAL;
@@ -84,7 +85,7 @@ unsafe fn post_list(
     }
     digest.count_send(&r.queue.stats);
     digest.tell(first as usize);
-    let cost = pacing::posted(qp, r, before);
+    let cost = pacing::posted(qp, r, before, start_ns);
     requester::pump(qp, r);
     (errno, Some(r.fixed.process), cost)
 }

@@ -8,7 +8,7 @@ use super::digest::Digest;
 use super::send;
 use crate::abi::{consts::*, *};
 use crate::device::process::Process;
-use crate::engine::pacing::{self, PostCost};
+use crate::engine::pacing::{self, CallCost};
 use crate::engine::requester;
 use crate::object::qp::{Qp, Requester};
 use crate::object::qp_state::{SendPost, send_post};
@@ -127,8 +127,9 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
     let mut digest = Digest::new(ex as usize, Queue::Send, true);
     let mut errno = libc::EIO;
     let mut process = None;
-    let mut cost = PostCost::NONE;
+    let mut cost = CallCost::NONE;
     if let Some(r) = qp.send.lock().as_mut() {
+        let start_ns = pacing::call_begins(r.fixed.process);
         errno = r.queue.stage_error;
         if errno == 0 {
             let first = r.queue.posted;
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
         r.queue.staged = 0;
         digest.count_send(&r.queue.stats);
         digest.tell(0);
-        cost = pacing::posted(qp, r, r.queue.posted - digest.n);
+        cost = pacing::posted(qp, r, r.queue.posted - digest.n, start_ns);
         process = Some(r.fixed.process);
         requester::pump(qp, r);
     }

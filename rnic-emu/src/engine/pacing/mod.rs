@@ -8,21 +8,23 @@
 //! A QP of this process faces one of this process on the model's other NIC, so that a loopback test loads two NICs, not
 //! one. A QP facing another process has that process' NIC as a shadow: each process models what it sends.
 
+mod cost;
 mod gate;
 mod publish;
 mod registration;
 
+pub use cost::{CallCost, call_begins, lend, polled, posted, take_time};
 pub use gate::{COMPLETE, DELIVER};
 
 use crate::abi::consts::*;
 use crate::device::process::Process;
 use crate::device::speed::Speed;
 use crate::engine::requester;
-use crate::model::time::Ps;
+use crate::model::time::{Ps, from_ns};
 use crate::model::{
-    CqId, Model, MrId, NodeId, Op, Place, Posted, Profile, QpId, Region, Request, Step, Transport,
+    CqId, Key, Model, MrId, NodeId, Op, Place, Posted, Profile, QpId, Region, Request, Step, Transport,
 };
-use crate::object::qp::{Qp, Requester};
+use crate::object::qp::Requester;
 use crate::object::qp_table::index_of;
 use crate::object::send_queue::Route;
 use crate::stats::ProcessCounter;
@@ -44,6 +46,8 @@ pub struct Pacer {
     profile: Profile,
     speed: Speed,
     origin_ns: u64,
+    /// Real time that reaping one completion takes the program's processor.
+    poll_ns: u64,
     /// Real time of the next event; `u64::MAX` for none.
     next_due: AtomicU64,
 }
@@ -76,6 +80,7 @@ impl Pacer {
         };
         Self {
             state: Lock::new(state),
+            poll_ns: speed.real_ns(from_ns(profile.get(Key::HostPoll))),
             profile,
             speed,
             origin_ns: clock::now_ns(),
@@ -283,60 +288,5 @@ impl State {
             token: gate::token(index_of(r.fixed.qpn), r.queue.generation, counter),
             notify: true,
         })
-    }
-}
-
-/// Hands the requests numbered `from` and on, just posted, to the timing model, if there is one. Requests to a QP in
-/// error, which are flushed at once, or in SQD, which wait for the program, take no NIC's time.
-#[inline]
-pub fn posted(qp: &Qp, r: &mut Requester, from: u64) -> PostCost {
-    let process = r.fixed.process;
-    match &process.pacer {
-        Some(pacer) if from < r.queue.posted && qp.state() == IBV_QPS_RTS => {
-            let start_ns = clock::now_ns();
-            let span_ns = pacer.span_ns(pacer.post(r, from).cpu);
-            process.wire.due_earlier(pacer.next_due());
-            PostCost { start_ns, span_ns }
-        }
-        _ => PostCost::NONE,
-    }
-}
-
-/// Processor time that posting costs in the model.
-#[derive(Clone, Copy)]
-pub struct PostCost {
-    start_ns: u64,
-    span_ns: u64,
-}
-
-impl PostCost {
-    /// None: there is no model.
-    pub const NONE: Self = Self { start_ns: 0, span_ns: 0 };
-
-    /// Spends it, as the program's thread would. Short and on purpose: what doorbells and lists do to a busy core is part
-    /// of what the model shows.
-    #[inline]
-    pub fn spend(self) {
-        if self.span_ns != 0 {
-            spend(self.start_ns, self.span_ns);
-        }
-    }
-}
-
-fn spend(start_ns: u64, span_ns: u64) {
-    const AT_MOST_NS: u64 = 2_000_000;
-    let end = start_ns + span_ns.min(AT_MOST_NS);
-    while clock::now_ns() < end {
-        std::hint::spin_loop();
-    }
-}
-
-/// Takes the time a modelled control operation takes, sleeping.
-pub fn take_time(start_ns: u64, span_ns: u64) {
-    let left = (start_ns + span_ns).saturating_sub(clock::now_ns());
-    if left > 50_000 {
-        std::thread::sleep(std::time::Duration::from_nanos(left));
-    } else {
-        spend(start_ns, span_ns);
     }
 }
