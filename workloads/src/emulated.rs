@@ -71,13 +71,13 @@ pub fn library() -> Option<PathBuf> {
     candidates(&env::current_exe().ok()?).into_iter().find(|place| place.is_file())
 }
 
-/// `LD_PRELOAD` with the library in front of whatever is preloaded already.
+/// `LD_PRELOAD` with the library behind whatever is preloaded already: a layer such as the tap must stay on top.
 pub fn preload_value(library: &Path, present: Option<&OsStr>) -> OsString {
-    let mut value = library.as_os_str().to_owned();
-    if let Some(present) = present.filter(|present| !present.is_empty()) {
+    let mut value = present.unwrap_or_default().to_owned();
+    if !value.is_empty() {
         value.push(":");
-        value.push(present);
     }
+    value.push(library);
     value
 }
 
@@ -113,7 +113,7 @@ mod tests {
         let library = Path::new("/opt/librnic_emu.so");
         assert_eq!(preload_value(library, None), "/opt/librnic_emu.so");
         assert_eq!(preload_value(library, Some(OsStr::new(""))), "/opt/librnic_emu.so");
-        assert_eq!(preload_value(library, Some(OsStr::new("/x.so"))), "/opt/librnic_emu.so:/x.so");
+        assert_eq!(preload_value(library, Some(OsStr::new("/x.so"))), "/x.so:/opt/librnic_emu.so");
     }
 
     #[test]

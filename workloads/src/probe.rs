@@ -38,6 +38,9 @@ pub struct Checked {
     pub error: Option<String>,
 }
 
+/// File name of the tap's library.
+const TAP: &str = "libverbs_tap.so";
+
 /// Where each figure is found in a process's section of the report.
 const FIGURES: &[(&str, &[&str])] = &[
     ("registrations", &["registration", "count"]),
@@ -117,9 +120,7 @@ fn run(arguments: &[OsString]) -> Result<(Vec<Check>, Option<u64>)> {
     let program = env::current_exe().context("finding this program")?;
     let mut command = Command::new(profiler());
     command.args(["record", "--quiet"]);
-    if counts_the_data_path() {
-        command.args(["--data-path", "full"]);
-    }
+    command.args(data_path_arguments());
     command.arg("-o").arg(&trace).arg("--").arg(&program).args(arguments);
     command.arg("--json").arg("--output").arg(&output);
     execute(&mut command, "rdma-probe record")?;
@@ -133,10 +134,20 @@ fn run(arguments: &[OsString]) -> Result<(Vec<Check>, Option<u64>)> {
     Ok((check(&truth, &report, pid), report["lost"]["total"].as_u64()))
 }
 
-/// Whether this profiler can be told to count every post and poll.
-fn counts_the_data_path() -> bool {
+/// How this profiler is told to count every post and poll: by the tap where it is installed, which needs no privilege.
+fn data_path_arguments() -> &'static [&'static str] {
     let help = Command::new(profiler()).args(["record", "--help"]).stdin(Stdio::null()).output();
-    help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--data-path"))
+    let help = help.map(|help| String::from_utf8_lossy(&help.stdout).into_owned()).unwrap_or_default();
+    let folder = profiler().parent().map(Path::to_owned).unwrap_or_default();
+    let places =
+        [folder.join(TAP), folder.join("deps").join(TAP), folder.join("../lib/rdma-probe").join(TAP)];
+    if help.contains("--tap ") && places.iter().any(|place| place.is_file()) {
+        &["--tap"]
+    } else if help.contains("--data-path") {
+        &["--data-path", "full"]
+    } else {
+        &[]
+    }
 }
 
 fn execute(command: &mut Command, what: &str) -> Result<Vec<u8>> {

@@ -4,19 +4,22 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use probe_user::collect::{self, Session, clock};
 use probe_user::library;
 use probe_user::sample::{Footer, Header, Record, Verdict};
+use probe_user::tap::{self, TapSource};
 use probe_user::target::{self, Paused, Running, invoking_user};
 use probe_user::trace::{self, WriteError, Writer};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use super::UsageError;
+use super::time::parse_duration;
 
 /// Longest sleep of the main loop: bounds how old an event is when it is written.
 const TICK: Duration = Duration::from_millis(50);
@@ -29,6 +32,7 @@ Examples:
   sudo rdma-probe record --pid 4242 --duration 30s         a running process, its threads and its children
   sudo rdma-probe record --duration 10s                    every process of the host
   sudo rdma-probe record -o run.trace.zst -- ./train.sh    into a compressed trace of a chosen name
+  rdma-probe record --tap -- ib_send_bw server             every post and poll too, exactly; needs no privilege
 
 Exit status: that of the command; 124 when --duration ended it; 127 or 126 when it was not found or could not be run;
 1 on failure, 2 on a usage error; 0 otherwise, also when some or all probes were denied (see `rdma-probe probes`).";
@@ -52,6 +56,13 @@ pub struct Args {
     /// Stop when the trace has this size in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     max_size: Option<u64>,
+    /// Count every post and poll with the preloaded tap (`rdma-probe tap`): exact, and without privilege. A process
+    /// named with --pid must run under it already
+    #[arg(long)]
+    tap: bool,
+    /// The tap's library, when it is not beside this program
+    #[arg(long, value_name = "FILE", requires = "tap")]
+    tap_library: Option<PathBuf>,
     /// Attach to libraries only, not to the kernel
     #[arg(long)]
     no_kernel: bool,
@@ -74,6 +85,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.interval < Duration::from_millis(10) {
         bail!(UsageError(format!("--interval {:?} is too short: take 10ms or more", args.interval)));
     }
+    if args.tap && args.command.is_empty() && args.pids.is_empty() {
+        bail!(UsageError("--tap needs a command after `--`, or processes named with --pid".into()));
+    }
+    let library = if args.tap { Some(tap_library(args.tap_library.as_deref())?) } else { None };
     for pid in &args.pids {
         if target::start_ns_of(*pid).is_none() {
             bail!(UsageError(format!("--pid '{pid}': there is no such process")));
@@ -82,6 +97,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // Before any other thread and before the command exists, so that none is missed.
     let signals = SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD])
         .context("cannot handle signals")?;
+    // A file size limit (`ulimit -f`) then ends the recording with a footer instead of killing it. A handler, not
+    // SIG_IGN, which the command would inherit.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle signals")?;
     let limit = trace::Options { limit_bytes: args.max_size.map(|mib| mib << 20) };
     let writer = Writer::create(&args.output, &header(&args), limit)?;
     let mut recording = Recording { writer, signals, trouble: None, ended: None, denied: None };
@@ -92,17 +110,21 @@ pub fn run(args: Args) -> Result<ExitCode> {
         interval: args.interval,
     };
     let mut session = Session::start(options);
-    let command = start(&args, &mut session)?;
+    if args.tap {
+        session.add_source(Box::new(TapSource::start().context("cannot start a thread")?));
+    }
+    let command = start(&args, library.as_deref(), &mut session)?;
     let outcome = recording.run(&args, session, command)?;
     if let Some(why) = &recording.denied {
-        eprintln!("rdma-probe: nothing could be attached: {why}");
+        let counted = if args.tap { "; posts and polls are counted by the tap" } else { "" };
+        eprintln!("rdma-probe: no probe could be attached: {why}{counted}");
     }
     recording.close(&args, &outcome)?;
     Ok(outcome.code())
 }
 
 /// Prepares the targets; a command is held until everything is attached, then let go.
-fn start(args: &Args, session: &mut Session) -> Result<Option<Running>> {
+fn start(args: &Args, tap: Option<&Path>, session: &mut Session) -> Result<Option<Running>> {
     if args.command.is_empty() {
         let mut pids = args.pids.clone();
         pids.extend(target::children_of(&args.pids));
@@ -120,9 +142,14 @@ fn start(args: &Args, session: &mut Session) -> Result<Option<Running>> {
     let user = if args.as_root { None } else { invoking_user() };
     let program = args.command[0].clone();
     let named = || format!("cannot run '{}'", program.display());
-    let paused = Paused::spawn(&args.command, user).with_context(named)?;
+    let (mut command, mut variables) = (args.command.clone(), Vec::new());
+    if let Some(library) = tap {
+        variables.push(("LD_PRELOAD", tap::preload(library)));
+        preload_behind_env(&mut command, library);
+    }
+    let paused = Paused::spawn_with(&command, user, &variables).with_context(named)?;
     session.watch_before_exec(paused.pid()).with_context(named)?;
-    session.prepare(likely_files(&args.command));
+    session.prepare(likely_files(&command));
     Ok(Some(paused.release().map_err(|source| NotRun { program, source })?))
 }
 
@@ -138,6 +165,29 @@ impl NotRun {
     /// As shells and `env` have it: 127 for a program not found, 126 for one that cannot be run.
     pub fn code(&self) -> u8 {
         if self.source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
+    }
+}
+
+/// The tap's library: the one named, else the one that is installed.
+fn tap_library(named: Option<&Path>) -> Result<PathBuf> {
+    match named {
+        Some(path) if path.is_file() => path.canonicalize().context("cannot find the tap's library"),
+        Some(path) => bail!(UsageError(format!("--tap-library '{}': there is no such file", path.display()))),
+        None => tap::library()
+            .context("libverbs_tap.so is not beside this program: build it (`cargo build -p verbs-tap`) or name it with --tap-library"),
+    }
+}
+
+/// `env LD_PRELOAD=…` in front of a program would undo the tap's preloading: the tap goes before what it sets.
+fn preload_behind_env(command: &mut [OsString], library: &Path) {
+    let assigned = behind_env(command).0.len();
+    for word in command.iter_mut().skip(1).take(assigned) {
+        let value = word.to_str().and_then(|word| word.strip_prefix("LD_PRELOAD=")).map(OsString::from);
+        if let Some(value) = value {
+            let mut new = OsString::from("LD_PRELOAD=");
+            new.push(tap::preload_before(library, Some(&value)));
+            *word = new;
+        }
     }
 }
 
@@ -368,36 +418,9 @@ fn pass_on(pid: u32, signal: i32) {
     unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let scale = match unit {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("unknown unit '{unit}': use ms, s, m or h")),
-    };
-    let number: f64 =
-        number.parse().map_err(|_| "not a time: use a number and a unit, such as 30s".to_owned())?;
-    Duration::try_from_secs_f64(number * scale).map_err(|_| "too long".to_owned()).and_then(|time| {
-        if time.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(time) }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_read_with_their_units() {
-        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse_duration("30"), Ok(Duration::from_secs(30)));
-        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
-        for wrong in ["", "s", "5x", "0", "-1", "1e400", "nan", "99999999999999999999h"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn what_env_sets_counts_for_the_program_behind_it() {
@@ -410,6 +433,21 @@ mod tests {
         assert_eq!(behind_env(&command), (Vec::new(), Some(OsStr::new("prog"))));
         assert_eq!(behind_env(&words("env -i prog")), (Vec::new(), None));
         assert_eq!(behind_env(&[]), (Vec::new(), None));
+    }
+
+    #[test]
+    fn the_tap_goes_before_what_env_preloads() {
+        let preloaded = |text: &str| {
+            let mut command: Vec<_> = text.split(' ').map(OsString::from).collect();
+            preload_behind_env(&mut command, Path::new("/t.so"));
+            command.join(OsStr::new(" ")).into_string().unwrap()
+        };
+        assert_eq!(
+            preloaded("env A=b LD_PRELOAD=/emu.so prog LD_PRELOAD=/x.so"),
+            "env A=b LD_PRELOAD=/t.so:/emu.so prog LD_PRELOAD=/x.so"
+        );
+        assert_eq!(preloaded("env LD_PRELOAD= prog"), "env LD_PRELOAD=/t.so prog");
+        assert_eq!(preloaded("prog LD_PRELOAD=/x.so"), "prog LD_PRELOAD=/x.so");
     }
 
     #[test]

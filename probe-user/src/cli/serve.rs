@@ -46,7 +46,7 @@ pub struct Args {
     pids: Vec<u32>,
 
     /// Time between two readings of the counters
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = super::record::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = super::time::parse_duration)]
     interval: Duration,
 
     /// Attach to libraries only, not to the kernel

@@ -1,5 +1,7 @@
 //! Times on the command line.
 
+use std::time::Duration;
+
 /// `1.5s`, `200ms`, `2m`, `1h`, or a number of seconds, in ns.
 ///
 /// # Errors
@@ -23,6 +25,17 @@ pub fn parse_ns(text: &str) -> Result<u64, String> {
     if ns < 2_f64.powi(53) { Ok(ns.round() as u64) } else { Err("too long: at most 2,500 hours".to_owned()) }
 }
 
+/// As [`parse_ns`], and longer than nothing.
+///
+/// # Errors
+/// As [`parse_ns`].
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    match parse_ns(text)? {
+        0 => Err("must be longer than nothing".to_owned()),
+        ns => Ok(Duration::from_nanos(ns)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +54,15 @@ mod tests {
         }
         for wrong in ["", "s", "5x", "-1", "1e400", "nan", "99999999h", "1.2.3"] {
             assert!(parse_ns(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_duration_is_longer_than_nothing() {
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["0", "0.1ns", "", "5x"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
     }
 }

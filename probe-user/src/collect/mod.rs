@@ -7,6 +7,9 @@ mod librarian;
 mod mappings;
 mod processes;
 mod session;
+mod source;
+mod sources;
 pub mod wire;
 
 pub use session::{Options, Session};
+pub use source::Source;

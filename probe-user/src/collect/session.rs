@@ -11,11 +11,13 @@ use aya::maps::{HashMap as BpfMap, MapData, PerCpuArray, RingBuf};
 use probe_common::CallId;
 use probe_common::wire::{BucketKey, CallKey, CallMessage, Loss, MessageKind, Target};
 
+use super::Source;
 use super::clock::now_ns;
 use super::counters::{Reading, Reported};
 use super::decode;
 use super::librarian::Librarian;
 use super::processes::Processes;
+use super::sources::Sources;
 use super::wire::{
     self, Buckets, Counters, PlainBucketKey, PlainCallKey, PlainTarget, call_message, process_message,
 };
@@ -61,6 +63,7 @@ pub struct Session {
     ending: HashSet<ProcessId>,
     next_sample: Instant,
     pending: Vec<Record>,
+    sources: Sources,
 }
 
 /// What exists only where programs could be loaded.
@@ -88,12 +91,18 @@ impl Session {
             processes: Processes::default(),
             ending: HashSet::new(),
             pending: Vec::new(),
+            sources: Sources::default(),
         };
         match session.load() {
             Ok(probing) => session.probing = Some(probing),
             Err(error) => session.tell_all(&verdict_on_loading(&error)),
         }
         session
+    }
+
+    /// Has posts and polls counted by `source`, for processes watched from now on.
+    pub fn add_source(&mut self, source: Box<dyn Source>) {
+        self.sources.add(source);
     }
 
     /// True where probes could be loaded: otherwise only processes are told of.
@@ -106,7 +115,7 @@ impl Session {
     /// # Errors
     /// When the process is gone, or the table of watched processes is full.
     pub fn watch(&mut self, pid: u32) -> io::Result<()> {
-        self.watch_before_exec(pid)?;
+        self.watch_from(pid, true)?;
         if let Some(probing) = &mut self.probing {
             probing.librarian.watch(pid);
             if probing.data_path.is_some() {
@@ -132,8 +141,13 @@ impl Session {
     /// # Errors
     /// As [`Session::watch`].
     pub fn watch_before_exec(&mut self, pid: u32) -> io::Result<()> {
+        self.watch_from(pid, false)
+    }
+
+    fn watch_from(&mut self, pid: u32, running: bool) -> io::Result<()> {
         let start_ns = target::start_ns_of(pid).ok_or(io::ErrorKind::NotFound)?;
         self.pending.extend(self.processes.meet(ProcessId { pid, start_ns }));
+        self.sources.watch(ProcessId { pid, start_ns }, running);
         if let Some(probing) = &mut self.probing {
             probing
                 .targets
@@ -170,7 +184,7 @@ impl Session {
             records.extend(probing.librarian.answers());
         }
         if Instant::now() >= self.next_sample {
-            self.sample(&mut records);
+            self.sample(&mut records, false);
             self.next_sample = Instant::now() + self.options.interval;
         }
         records
@@ -198,7 +212,7 @@ impl Session {
     pub fn finish(mut self) -> Vec<Record> {
         let mut records = std::mem::take(&mut self.pending);
         self.take_events(&mut records, usize::MAX);
-        self.sample(&mut records);
+        self.sample(&mut records, true);
         if let Some(probing) = self.probing.take() {
             let Probing { programs, kernel, librarian, .. } = probing;
             records.extend(librarian.end());
@@ -362,6 +376,10 @@ impl Session {
             let Some(kind) = kinds.into_iter().find(|known| *known as u32 == kind) else { continue };
             let Some(message) = process_message(&item) else { continue };
             records.extend(self.processes.told(kind, &message));
+            if kind != MessageKind::Exit {
+                let id = self.processes.identify(message.header.tgid, message.header.start_ns);
+                self.sources.watch(id, false);
+            }
             match kind {
                 MessageKind::Exec => probing.librarian.watch(message.header.tgid),
                 MessageKind::Fork => probing.librarian.note(message.header.tgid),
@@ -370,19 +388,27 @@ impl Session {
         }
     }
 
-    fn sample(&mut self, records: &mut Vec<Record>) {
+    fn sample(&mut self, records: &mut Vec<Record>, last: bool) {
         let (gone, told) = self.processes.ended();
         let reapable = self.reapable(gone);
         let lost = self.lost();
-        if let Some(probing) = &mut self.probing {
-            let reading = probing.read(&mut self.processes);
-            let processes = probing.reported.changed(&reading);
-            for sample in &processes {
-                records.extend(self.processes.meet(sample.id));
-            }
-            records.push(Record::Sample(Sample { t_ns: now_ns(), processes, lost, devices: Vec::new() }));
-            probing.forget(&reapable, &reading);
+        let reading = self.probing.as_ref().map(|probing| probing.read(&mut self.processes));
+        let mut processes = match (&mut self.probing, &reading) {
+            (Some(probing), Some(reading)) => probing.reported.changed(reading),
+            _ => Vec::new(),
+        };
+        let devices = self.sources.sample(last, &mut processes);
+        records.extend(self.sources.verdicts());
+        for sample in &processes {
+            records.extend(self.processes.meet(sample.id));
         }
+        if self.probing.is_some() || !processes.is_empty() || !devices.is_empty() {
+            records.push(Record::Sample(Sample { t_ns: now_ns(), processes, lost, devices }));
+        }
+        if let (Some(probing), Some(reading)) = (&mut self.probing, &reading) {
+            probing.forget(&reapable, reading);
+        }
+        self.sources.forget(&reapable);
         records.extend(told);
         for id in reapable {
             self.processes.forget(id);

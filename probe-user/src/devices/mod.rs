@@ -4,6 +4,8 @@
 //! sysfs ([`sysfs`]). Either may be missing or partly unreadable: what was not told is noted, and nothing else suffers.
 
 mod attributes;
+mod changes;
+mod emulated;
 mod nldev;
 mod objects;
 mod sysfs;
@@ -17,6 +19,8 @@ use serde::Serialize;
 
 use crate::sample::{Device, Port};
 
+pub use changes::Changes;
+pub use emulated::emulated_devices_of;
 pub use objects::{CmId, Context, Cq, Mr, Objects, Owner, Pd, Qp, Srq};
 pub use sysfs::Unreadable;
 

@@ -58,7 +58,12 @@ pub fn build(model: &Model, notes: Option<&Notes>, filter: &Filter) -> Report {
         probes: model
             .probes
             .values()
-            .map(|p| Probe { name: p.name.clone(), place: p.place.clone(), verdict: p.verdict.clone() })
+            .map(|p| Probe {
+                name: p.name.clone(),
+                place: p.place.clone(),
+                call: p.call.filter(|call| *call != Call::Unknown),
+                verdict: p.verdict.clone(),
+            })
             .filter(|p| p.verdict != Verdict::Unknown)
             .collect(),
         devices: model.devices.values().cloned().collect(),

@@ -9,7 +9,7 @@ mod data_path;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::sample::{Device, Verdict};
+use crate::sample::{Call, Device, Verdict};
 
 pub use data_path::*;
 
@@ -97,6 +97,9 @@ pub struct Probe {
     pub name: String,
     /// Where it sits, empty when nowhere.
     pub place: String,
+    /// The call it counts, where it counts one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<Call>,
     /// The verdict, with its reason where it is not `live`.
     #[serde(flatten)]
     pub verdict: Verdict,

@@ -111,12 +111,15 @@ impl Text<'_> {
     fn missed(&mut self, report: &Report) -> io::Result<()> {
         let lost = &report.lost;
         if lost.total == 0 {
-            let live = |p: &Probe| matches!(p.verdict, Verdict::Live | Verdict::Sampled { .. });
             // Traces made by hand, and those of an older version, tell of no probe at all.
-            return match (report.probes.is_empty(), report.probes.iter().any(live)) {
-                (false, false) => self.warn("missed", "all control calls: no probe was live"),
-                _ => self.row("missed", "nothing: counts are exact"),
-            };
+            let live =
+                |p: &Probe| p.call.is_some() && matches!(p.verdict, Verdict::Live | Verdict::Sampled { .. });
+            if report.probes.is_empty() || report.probes.iter().any(live) {
+                return self.row("missed", "nothing: counts are exact");
+            }
+            let seen = report.processes.iter().any(|p| p.data_path.observed.is_some());
+            let but = if seen { "; posts and polls were counted" } else { "" };
+            return self.warn("missed", &format!("all control calls: no probe was live{but}"));
         }
         for (n, what) in [
             (

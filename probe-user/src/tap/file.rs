@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -35,6 +36,7 @@ pub enum TapError {
 pub struct Tap {
     pid: u32,
     at: NonNull<Header>,
+    identity: (u64, u64),
     _file: File,
 }
 
@@ -70,7 +72,8 @@ impl Tap {
 
     fn map(pid: u32, file: File) -> Result<Self, TapError> {
         let foreign = |what| TapError::Foreign { pid, what };
-        let length = file.metadata().map_err(|e| TapError::Map(pid, e))?.len();
+        let metadata = file.metadata().map_err(|e| TapError::Map(pid, e))?;
+        let (length, identity) = (metadata.len(), (metadata.dev(), metadata.ino()));
         if length != BYTES as u64 {
             return Err(foreign("its size is another"));
         }
@@ -85,7 +88,7 @@ impl Tap {
         let at = unsafe { libc::mmap(ptr::null_mut(), BYTES, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         let at = NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED);
         let at = at.ok_or_else(|| TapError::Map(pid, io::Error::last_os_error()))?;
-        let tap = Self { pid, at, _file: file };
+        let tap = Self { pid, at, identity, _file: file };
         let header = tap.header();
         let layout = (header.magic.load(Acquire), header.version.load(Relaxed));
         let sizes = (header.slot_bytes.load(Relaxed), header.slots.load(Relaxed));
@@ -101,6 +104,11 @@ impl Tap {
     /// The process.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Device and inode of the file: a program that replaced another has a file of its own.
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
     }
 
     /// Asks the process to call its probe sites: for no operation (0), for every one (1), or for one in `n` of each

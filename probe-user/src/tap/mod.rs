@@ -5,11 +5,15 @@
 
 mod file;
 mod reading;
+mod source;
+mod told;
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 pub use file::{Tap, TapError};
 pub use reading::{Counts, Kind, Object, Reading, ThreadCounts};
+pub use source::TapSource;
 
 /// File name of the preloadable library.
 pub const LIBRARY: &str = "libverbs_tap.so";
@@ -25,9 +29,14 @@ pub fn library() -> Option<PathBuf> {
 
 /// `LD_PRELOAD` for a program that is to run under the tap: before whatever is preloaded already, so that the verbs of
 /// an emulated device are behind the tap.
-pub fn preload(library: &Path) -> std::ffi::OsString {
+pub fn preload(library: &Path) -> OsString {
+    preload_before(library, std::env::var_os("LD_PRELOAD").as_deref())
+}
+
+/// `LD_PRELOAD` with the tap before what it would otherwise be.
+pub fn preload_before(library: &Path, already: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
-    if let Some(already) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+    if let Some(already) = already.filter(|value| !value.is_empty()) {
         value.push(":");
         value.push(already);
     }

@@ -57,11 +57,23 @@ impl Paused {
     /// # Errors
     /// When the process cannot be made. A program that does not exist is told by [`Paused::release`].
     pub fn spawn(command: &[OsString], identity: Option<Identity>) -> io::Result<Self> {
+        Self::spawn_with(command, identity, &[])
+    }
+
+    /// As [`Paused::spawn`], with these environment variables set.
+    ///
+    /// # Errors
+    /// As [`Paused::spawn`].
+    pub fn spawn_with(
+        command: &[OsString],
+        identity: Option<Identity>,
+        variables: &[(&str, OsString)],
+    ) -> io::Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let mut child = Command::new(program);
-        child.args(arguments);
+        child.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
         if let Some(user) = &identity {
             if let Some(home) = &user.home {
                 child.env("HOME", home);

@@ -6,4 +6,4 @@ mod process;
 
 pub use command::{Identity, Paused, Running, invoking_user, program_file};
 pub use maps::{MappedFile, identity, mapped_files};
-pub use process::{children_of, has_ended, parent_of, process, start_ns_of};
+pub use process::{children_of, direct_children_of, has_ended, parent_of, process, start_ns_of};

@@ -71,6 +71,16 @@ pub fn children_of(pids: &[u32]) -> Vec<u32> {
     descendants(&by_parent, pids)
 }
 
+/// Children of a living process, without theirs; empty where the kernel does not list them (it was built without
+/// `CONFIG_PROC_CHILDREN`).
+pub fn direct_children_of(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
 fn descendants(by_parent: &HashMap<u32, Vec<u32>>, roots: &[u32]) -> Vec<u32> {
     let mut seen: BTreeSet<u32> = roots.iter().copied().collect();
     let mut queue: Vec<u32> = roots.to_vec();
@@ -153,6 +163,16 @@ mod tests {
         let mut found = descendants(&by_parent, &[1]);
         found.sort_unstable();
         assert_eq!(found, [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_child_of_any_thread_is_found() {
+        let mut child = std::thread::spawn(|| std::process::Command::new("sleep").arg("10").spawn().unwrap())
+            .join()
+            .unwrap();
+        assert!(direct_children_of(std::process::id()).contains(&child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

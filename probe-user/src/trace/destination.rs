@@ -2,14 +2,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, fchown};
 use std::path::Path;
+
+use crate::target::invoking_user;
 
 use super::writer::WriteError;
 
 /// Opens `path` for a new trace.
 ///
-/// A new file is readable by its owner alone: a trace tells addresses, commands and peers of other people's programs.
+/// A new file belongs to whoever called sudo, and is readable by its owner alone: a trace tells addresses, commands and peers of other people's programs.
 /// An existing file is replaced only when it is empty or itself a trace, and replaced rather than truncated, so that
 /// nobody who still reads the old one sees it change. Pipes and character devices (`/dev/null`) are written to as they
 /// are. A symbolic link is followed only below `/dev` and `/proc`: a recording runs as root, and a link that someone
@@ -39,7 +41,12 @@ pub fn open(path: &Path) -> Result<File, WriteError> {
             std::fs::remove_file(path).map_err(io)?;
         }
     }
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
+    if let Some(user) = invoking_user() {
+        // Whoever called sudo wants to read the trace. Where the file system knows no owners, it stays root's.
+        let _ = fchown(&file, Some(user.uid), Some(user.gid));
+    }
+    Ok(file)
 }
 
 /// True when the file's first bytes are those of a trace of any version, compressed or not.

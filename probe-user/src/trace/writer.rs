@@ -78,10 +78,10 @@ impl WriteError {
     fn of(error: io::Error) -> Self {
         let limit = error.get_ref().is_some_and(|inner| inner.is::<LimitReached>());
         match error.kind() {
+            // The system's own limit (`ulimit -f`) is no other thing than ours.
             _ if limit => Self::SizeLimit,
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                Self::DiskFull
-            }
+            io::ErrorKind::FileTooLarge => Self::SizeLimit,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
             _ => Self::Io(error),
         }
     }

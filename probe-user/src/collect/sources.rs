@@ -1,0 +1,147 @@
+//! The sources of one recording together, and what they add to its samples.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::Source;
+use crate::devices::{self, Changes};
+use crate::sample::{DataPath, Device, ObservedBy, ProcessId, ProcessSample, Record};
+
+/// Times a process is asked for emulated devices before it is believed to have none.
+const ASKED_AT_MOST: u8 = 3;
+
+/// Sources of posts and polls, those asked first believed first, and the counters of the host's devices.
+#[derive(Default)]
+pub struct Sources {
+    all: Vec<Box<dyn Source>>,
+    /// Who counts the posts and polls of a process: the first that saw any. Two would be added up.
+    counted_by: HashMap<ProcessId, usize>,
+    changes: Changes,
+    /// How often each process was asked for emulated devices.
+    asked: HashMap<ProcessId, u8>,
+    emulated: BTreeMap<String, Device>,
+}
+
+impl Sources {
+    /// Adds a source, believed less than those before.
+    pub fn add(&mut self, source: Box<dyn Source>) {
+        self.all.push(source);
+    }
+
+    /// See [`Source::watch`].
+    pub fn watch(&mut self, id: ProcessId, running: bool) {
+        self.all.iter_mut().for_each(|source| source.watch(id, running));
+    }
+
+    /// Adds what changed to the samples of the processes; the devices that changed.
+    pub fn sample(&mut self, last: bool, processes: &mut Vec<ProcessSample>) -> Vec<Device> {
+        let mut devices = self.changes.since(devices::counters());
+        for (index, source) in self.all.iter_mut().enumerate() {
+            for (id, path) in source.sample(last) {
+                let seen = path.observed.by != ObservedBy::Nothing;
+                if seen {
+                    self.counted_by.entry(id).or_insert(index);
+                }
+                if self.counted_by.get(&id).is_none_or(|by| *by == index) {
+                    put(processes, id, path);
+                }
+            }
+            let new = source.devices();
+            self.emulated.extend(new.iter().map(|device| (device.name.clone(), device.clone())));
+            devices.extend(new);
+        }
+        devices.extend(self.emulated(processes));
+        devices
+    }
+
+    /// Emulated devices that these processes have and that were not told yet. A program may load the library late: it
+    /// is asked at each of its first samples.
+    fn emulated(&mut self, processes: &[ProcessSample]) -> Vec<Device> {
+        let mut new = Vec::new();
+        for process in processes {
+            let asked = self.asked.entry(process.id).or_default();
+            if *asked >= ASKED_AT_MOST {
+                continue;
+            }
+            *asked += 1;
+            for device in devices::emulated_devices_of(process.id.pid) {
+                *asked = ASKED_AT_MOST;
+                if self.emulated.insert(device.name.clone(), device.clone()).is_none() {
+                    new.push(device);
+                }
+            }
+        }
+        new
+    }
+
+    /// Verdicts that are new.
+    pub fn verdicts(&mut self) -> Vec<Record> {
+        self.all.iter_mut().flat_map(|source| source.verdicts()).map(Record::Probe).collect()
+    }
+
+    /// See [`Source::forget`].
+    pub fn forget(&mut self, gone: &HashSet<ProcessId>) {
+        self.all.iter_mut().for_each(|source| source.forget(gone));
+        self.counted_by.retain(|id, _| !gone.contains(id));
+        self.asked.retain(|id, _| !gone.contains(id));
+    }
+}
+
+fn put(processes: &mut Vec<ProcessSample>, id: ProcessId, path: DataPath) {
+    match processes.iter_mut().find(|process| process.id == id) {
+        Some(process) => process.data_path = Some(path),
+        None => processes.push(ProcessSample { id, data_path: Some(path), ..ProcessSample::default() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Observed, QueueCounts};
+
+    const ALICE: ProcessId = ProcessId { pid: 7, start_ns: 1 };
+
+    struct Made(Vec<DataPath>);
+
+    impl Source for Made {
+        fn watch(&mut self, _: ProcessId, _: bool) {}
+
+        fn sample(&mut self, _: bool) -> Vec<(ProcessId, DataPath)> {
+            if self.0.is_empty() { Vec::new() } else { vec![(ALICE, self.0.remove(0))] }
+        }
+
+        fn forget(&mut self, _: &HashSet<ProcessId>) {}
+    }
+
+    fn path(by: ObservedBy, wrs: u64) -> DataPath {
+        let totals = QueueCounts { wrs, ..QueueCounts::default() };
+        DataPath { observed: Observed { by, ..Observed::default() }, totals, ..DataPath::default() }
+    }
+
+    fn wrs(sources: &mut Sources) -> Vec<u64> {
+        let mut processes = Vec::new();
+        sources.sample(false, &mut processes);
+        processes.iter().filter_map(|p| Some(p.data_path.as_ref()?.totals.wrs)).collect()
+    }
+
+    #[test]
+    fn a_process_that_two_sources_see_is_counted_by_the_first_and_one_that_sees_nothing_does_not_count() {
+        let mut sources = Sources::default();
+        sources.add(Box::new(Made(vec![path(ObservedBy::Nothing, 0), path(ObservedBy::Nothing, 0)])));
+        sources.add(Box::new(Made(vec![path(ObservedBy::Function, 5), path(ObservedBy::Function, 6)])));
+        sources.add(Box::new(Made(vec![path(ObservedBy::Site, 70), path(ObservedBy::Site, 80)])));
+        assert_eq!(wrs(&mut sources), [5]);
+        assert_eq!(wrs(&mut sources), [6]);
+        assert!(wrs(&mut sources).is_empty());
+    }
+
+    #[test]
+    fn what_a_source_tells_joins_what_is_known_of_the_process() {
+        let mut processes = vec![ProcessSample { id: ALICE, ..ProcessSample::default() }];
+        put(&mut processes, ALICE, path(ObservedBy::Tap, 3));
+        put(&mut processes, ProcessId { pid: 8, start_ns: 1 }, path(ObservedBy::Tap, 4));
+        assert_eq!(
+            processes.iter().map(|p| p.data_path.as_ref().unwrap().totals.wrs).collect::<Vec<_>>(),
+            [3, 4]
+        );
+    }
+}

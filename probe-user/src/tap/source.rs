@@ -1,0 +1,212 @@
+//! The tap as a source of a recording: finds the files of watched processes and of their children as they appear, holds
+//! them open beyond the end of the process, and tells what changed at every sample.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::collect::Source;
+use crate::collect::clock::now_ns;
+use crate::devices::emulated_devices_of;
+use crate::sample::{DataPath, Device, Probe, ProcessId, Verdict};
+use crate::target;
+
+use super::told::{Told, never_seen};
+use super::{LIBRARY, Tap};
+
+/// How often a process is looked into that began, or was replaced, a moment ago: it may open a device and end soon.
+const LOOK_OFTEN: Duration = Duration::from_millis(2);
+/// How often the others are.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a process is young.
+const YOUNG: Duration = Duration::from_secs(5);
+/// How often a process that has a file is asked whether it still is the same one.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Counts of processes that run under the tap. Needs no privilege beyond that of looking into them.
+pub struct TapSource {
+    shared: Arc<Shared>,
+    finder: Option<JoinHandle<()>>,
+    told: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    processes: Mutex<HashMap<ProcessId, Watched>>,
+    devices: Mutex<BTreeMap<String, Device>>,
+    stop: AtomicBool,
+}
+
+struct Watched {
+    /// When it was first, or last, worth looking at often.
+    since: Instant,
+    looked: Instant,
+    /// Its files, one for each program it has been; the last one may still be written.
+    taps: Vec<Tap>,
+    /// Files whose last counts were told.
+    done: usize,
+    told: Told,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { since: now, looked: now, taps: Vec::new(), done: 0, told: Told::default() }
+    }
+
+    fn due(&self, now: Instant) -> bool {
+        let every = match (self.taps.is_empty(), now.duration_since(self.since) < YOUNG) {
+            (true, true) => LOOK_OFTEN,
+            (true, false) => LOOK,
+            (false, _) => LOOK_AGAIN,
+        };
+        now.duration_since(self.looked) >= every
+    }
+
+    /// Opens the file of the process, where it has one that is not open yet.
+    fn look(&mut self, pid: u32) -> bool {
+        // A process that is just ending cannot be looked into: that it has no file then is no failure.
+        let Ok(Some(tap)) = Tap::of(pid) else { return false };
+        let new = self.taps.last().is_none_or(|last| last.identity() != tap.identity());
+        if new {
+            self.taps.push(tap);
+        }
+        new
+    }
+
+    /// What changed; a file that cannot be read steadily now is read at the next sample.
+    fn sample(&mut self) -> Option<DataPath> {
+        let mut path: Option<DataPath> = None;
+        for index in self.done..self.taps.len() {
+            if index > self.done {
+                self.told.replaced();
+                self.done = index;
+            }
+            let Ok(reading) = self.taps[index].read() else { break };
+            if let Some(more) = self.told.changed(&reading) {
+                let before = path.take().map(|path| path.queues).unwrap_or_default();
+                let queues = before.into_iter().chain(more.queues).collect();
+                path = Some(DataPath { queues, ..more });
+            }
+        }
+        path
+    }
+}
+
+impl TapSource {
+    /// Begins to look for files.
+    ///
+    /// # Errors
+    /// When no thread can be made for it.
+    pub fn start() -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let finder = thread::Builder::new().name("tap".to_owned()).spawn(move || theirs.find())?;
+        Ok(Self { shared, finder: Some(finder), told: false })
+    }
+}
+
+impl Shared {
+    fn processes(&self) -> MutexGuard<'_, HashMap<ProcessId, Watched>> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self) {
+        let mut children_due = Instant::now();
+        while !self.stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let mut young = false;
+            let mut alive = Vec::new();
+            for (id, watched) in self.processes().iter_mut() {
+                young |= watched.taps.is_empty() && now.duration_since(watched.since) < YOUNG;
+                if watched.due(now) {
+                    watched.looked = now;
+                    if watched.look(id.pid) {
+                        self.note_devices(id.pid);
+                    }
+                }
+                alive.push(*id);
+            }
+            if now >= children_due {
+                children_due = now + LOOK;
+                self.meet_children(&alive);
+            }
+            thread::sleep(if young { LOOK_OFTEN } else { LOOK });
+        }
+    }
+
+    fn meet_children(&self, parents: &[ProcessId]) {
+        for child in parents.iter().flat_map(|parent| target::direct_children_of(parent.pid)) {
+            let Some(start_ns) = target::start_ns_of(child) else { continue };
+            self.processes().entry(ProcessId { pid: child, start_ns }).or_insert_with(Watched::new);
+        }
+    }
+
+    fn note_devices(&self, pid: u32) {
+        let found = emulated_devices_of(pid);
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.extend(found.into_iter().map(|device| (device.name.clone(), device)));
+    }
+}
+
+impl Source for TapSource {
+    fn watch(&mut self, id: ProcessId, running: bool) {
+        let mut processes = self.shared.processes();
+        let known = processes.contains_key(&id);
+        let watched = processes.entry(id).or_insert_with(Watched::new);
+        watched.since = Instant::now();
+        if running && !known && watched.look(id.pid) {
+            if let Some(Ok(reading)) = watched.taps.first().map(Tap::read) {
+                watched.told = Told::starting_with(reading);
+            }
+            self.shared.note_devices(id.pid);
+        }
+    }
+
+    fn sample(&mut self, last: bool) -> Vec<(ProcessId, DataPath)> {
+        let mut changed = Vec::new();
+        for (id, watched) in self.shared.processes().iter_mut() {
+            match watched.sample() {
+                Some(path) => changed.push((*id, path)),
+                None if last && watched.taps.is_empty() => changed.push((*id, never_seen())),
+                None => {}
+            }
+        }
+        changed
+    }
+
+    fn forget(&mut self, gone: &HashSet<ProcessId>) {
+        self.shared.processes().retain(|id, _| !gone.contains(id));
+    }
+
+    fn verdicts(&mut self) -> Vec<Probe> {
+        let seen = self.shared.processes().values().any(|watched| !watched.taps.is_empty());
+        if !seen || std::mem::replace(&mut self.told, true) {
+            return Vec::new();
+        }
+        vec![Probe {
+            name: "tap".to_owned(),
+            place: LIBRARY.to_owned(),
+            call: None,
+            t_ns: now_ns(),
+            verdict: Verdict::Live,
+        }]
+    }
+
+    fn devices(&mut self) -> Vec<Device> {
+        let mut devices = self.shared.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *devices).into_values().collect()
+    }
+}
+
+impl Drop for TapSource {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(finder) = self.finder.take() {
+            // It ends within one look; a panic there was told when it happened.
+            let _ = finder.join();
+        }
+    }
+}
