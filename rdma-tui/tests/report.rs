@@ -66,17 +66,15 @@ fn check(path: &Path) {
             assert_eq!(per_page.0, per_page.1, "pid {pid}: per page");
         }
         check_queues(&shown, of_report, pid);
+        check_completion_queues(&shown, of_report, pid);
+        check_posting(&shown, of_report, pid);
     }
     check_totals(&shown, &report);
 }
 
 fn check_queues(shown: &Value, of_report: &Value, pid: u32) {
-    let reported: Vec<&Value> = of_report["queues"]["qps"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|qp| qp["destroyed_ns"].is_null())
-        .collect();
+    let reported: Vec<&Value> =
+        of_report["queues"]["qps"].as_array().unwrap().iter().filter(|qp| qp["gone"] == false).collect();
     let rows: Vec<&Value> = table(shown, "qps").iter().filter(|row| row["pid"] == pid).collect();
     assert_eq!(rows.len(), reported.len(), "pid {pid}: queue pairs");
     for qp in reported {
@@ -91,11 +89,50 @@ fn check_queues(shown: &Value, of_report: &Value, pid: u32) {
         ] {
             assert_eq!(&row[field], figure, "QP {}: {field}", qp["qpn"]);
         }
+        let path = &qp["data_path"];
+        for (field, figure) in [
+            ("qp.signalled", &path["signaled_share"]),
+            ("qp.batch", &path["wrs_per_post"]),
+            ("qp.refused", &path["post_failed"]),
+            ("qp.outstanding", &path["shape"]["most_outstanding"]),
+        ] {
+            assert_eq!(row[field].as_f64(), figure.as_f64(), "QP {}: {field}", qp["qpn"]);
+        }
         if known {
             assert_eq!(row["qp.depth"], qp["max_send_wr"]);
             assert_eq!(row["qp.inline"], qp["max_inline_bytes"]);
             assert_eq!(row["qp.signal_all"] == "yes", qp["sq_sig_all"] == true);
         }
+    }
+}
+
+fn check_completion_queues(shown: &Value, of_report: &Value, pid: u32) {
+    let rows: Vec<&Value> = table(shown, "cqs").iter().filter(|row| row["pid"] == pid).collect();
+    let listed = of_report["queues"]["cqs"].as_array().unwrap().iter().filter(|cq| cq["gone"] == false);
+    for cq in listed {
+        let row =
+            rows.iter().find(|row| row["cq"] == cq["cq"]).expect("every live CQ of the report is shown");
+        let path = &cq["data_path"];
+        for (field, figure) in [
+            ("cqe.count", &path["cqes"]),
+            ("cq.empty", &path["empty_share"]),
+            ("cq.batch", &path["cqes_per_poll"]),
+            ("cq.errors", &path["cqe_errors"]),
+        ] {
+            assert_eq!(row[field].as_f64(), figure.as_f64(), "CQ {}: {field}", cq["cq"]);
+        }
+    }
+}
+
+fn check_posting(shown: &Value, of_report: &Value, pid: u32) {
+    let path = &of_report["data_path"];
+    let rows = table(shown, "posting").iter().filter(|row| row["pid"] == pid);
+    let sum = |field: &str| rows.clone().filter_map(|row| row[field].as_u64()).sum::<u64>();
+    if path["unavailable"].is_null() {
+        assert_eq!(sum("wr.count"), path["wrs"].as_u64().unwrap(), "pid {pid}: work requests");
+        assert_eq!(sum("wr.bytes"), path["bytes"].as_u64().unwrap(), "pid {pid}: bytes");
+    } else {
+        assert_eq!(rows.count(), 0, "pid {pid}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::sample::{Call, CallCount, Detail, Event, Histogram, Process, ProcessSample};
+use crate::sample::{Call, CallCount, Detail, Event, Histogram, Process, ProcessSample, QueueKind};
 
 use super::calls::CallStats;
 use super::cm::Cm;
@@ -145,6 +145,15 @@ impl ProcessModel {
     pub(super) fn sampled(&mut self, sample: &ProcessSample, from_ns: u64, to_ns: u64, room: &mut Room) {
         if let Some(path) = &sample.data_path {
             self.data_path.sampled(path, from_ns, to_ns, room);
+            for queue in &path.queues {
+                match (queue.queue, queue.gone) {
+                    (QueueKind::Qp, false) => self.queues.qp_posted(queue.pointer, queue.number, room),
+                    (QueueKind::Qp, true) => self.queues.qp_posts_end(queue.pointer, room),
+                    (QueueKind::Cq, false) => self.queues.cq_polled(queue.pointer, room),
+                    (QueueKind::Cq, true) => self.queues.cq_polls_end(queue.pointer, room),
+                    _ => {}
+                }
+            }
         }
         for (call, count) in sample.calls.iter().filter(|(call, _)| **call != Call::Unknown) {
             let latency = sample.latency_ns.get(call);

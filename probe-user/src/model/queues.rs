@@ -73,6 +73,8 @@ pub struct Qp {
     pub failed_changes: u64,
     /// Every attribute as last set successfully: path MTU, peer, timeouts, retries, …
     pub attributes: QpAttributes,
+    /// Known by its posts alone, as yet: no call on it was seen.
+    pub only_posts: bool,
 }
 
 impl Qp {
@@ -206,8 +208,17 @@ impl Queues {
             ..Qp::default()
         };
         if let Some(old) = self.qps.remove(&qp) {
-            // Its pointer is in use again, so it was destroyed unseen.
             room.give(1);
+            // A sample of its posts may come before the event of its creation.
+            if old.only_posts && old.qpn == qpn {
+                self.qp_population.born();
+                self.join(&new, room);
+                if room.take() {
+                    self.qps.insert(qp, new);
+                }
+                return;
+            }
+            // Its pointer is in use again, so it was destroyed unseen.
             self.leave(&old);
             if old.created_ns.is_some() {
                 self.qp_population.died();
@@ -269,6 +280,7 @@ impl Queues {
             unknown.insert(Qp { qp: new.qp, qpn: new.qpn, ..Qp::default() });
         }
         let Some(qp) = self.qps.get_mut(&new.qp) else { return };
+        qp.only_posts = false;
         if let Some(to) = &new.to {
             let transition = Transition {
                 t_ns: event.t_ns,
@@ -294,6 +306,40 @@ impl Queues {
             }
         }
         merge(&mut qp.attributes, new);
+    }
+
+    /// Posts were seen on a queue pair; one that no call was seen on is known from here on.
+    pub(super) fn qp_posted(&mut self, qp: u64, qpn: u32, room: &mut Room) {
+        if let Entry::Vacant(unknown) = self.qps.entry(qp)
+            && room.take()
+        {
+            unknown.insert(Qp { qp, qpn, only_posts: true, ..Qp::default() });
+        }
+    }
+
+    /// Polls were seen of a completion queue.
+    pub(super) fn cq_polled(&mut self, cq: u64, room: &mut Room) {
+        if let Entry::Vacant(unknown) = self.cqs.entry(cq)
+            && room.take()
+        {
+            unknown.insert(Cq::default());
+        }
+    }
+
+    /// A queue pair of which nothing but posts was seen is gone.
+    pub(super) fn qp_posts_end(&mut self, qp: u64, room: &mut Room) {
+        if self.qps.get(&qp).is_some_and(|qp| qp.only_posts) {
+            self.qps.remove(&qp);
+            room.give(1);
+        }
+    }
+
+    /// A completion queue of which nothing but polls was seen is gone.
+    pub(super) fn cq_polls_end(&mut self, cq: u64, room: &mut Room) {
+        if self.cqs.get(&cq).is_some_and(|cq| cq.created_ns.is_none() && cq.qps.peak == 0) {
+            self.cqs.remove(&cq);
+            room.give(1);
+        }
     }
 
     /// The process's address space is gone (exec): so are its queues.

@@ -150,9 +150,39 @@ fn a_queue_pair_without_posts_takes_no_others_and_one_known_by_posts_alone_is_li
         queues_sample(ALICE, SECOND, exact(vec![qp(1, 10, 17, 3), qp(2, 99, 40, 4)])),
     ]);
     let qps = &report.processes[0].queues.qps;
-    assert_eq!(qps.len(), 3);
-    assert!(qps[1].data_path.is_none());
-    assert_eq!((qps[2].qpn, qps[2].qp_type.as_deref()), (40, None));
+    let told: Vec<_> =
+        qps.iter().map(|qp| (qp.qpn, qp.data_path.is_some(), qp.created_ns.is_some())).collect();
+    assert_eq!(told, [(40, true, false), (17, true, true), (18, false, true)]);
+    assert_eq!(report.processes[0].queues.qp_live, Some(2));
+}
+
+#[test]
+fn a_sample_that_comes_before_the_event_of_a_creation_makes_no_second_queue_pair() {
+    let report = report(vec![
+        queues_sample(ALICE, SECOND, exact(vec![qp(1, 10, 17, 3)])),
+        created(SECOND - 1, 10, 17),
+        queues_sample(ALICE, 2 * SECOND, exact(vec![QueueSample { gone: true, ..qp(1, 10, 17, 4) }])),
+        destroyed(2 * SECOND - 1, 10),
+    ]);
+    let queues = &report.processes[0].queues;
+    assert_eq!((queues.qps.len(), queues.qp_live, queues.destroyed_of_unknown), (1, Some(0), 0));
+    let qp = &queues.qps[0];
+    assert_eq!((qp.gone, qp.data_path.as_ref().unwrap().posts.post_calls), (true, Some(4)));
+}
+
+#[test]
+fn a_queue_that_nothing_but_its_posts_told_of_is_gone_when_they_say_so() {
+    let cq = |gone| QueueSample { gone, ..queue(QueueKind::Cq, 2, 5, 3, polled(1)) };
+    let gone = QueueSample { gone: true, ..qp(1, 10, 17, 4) };
+    let model = model(vec![
+        queues_sample(ALICE, SECOND, exact(vec![qp(1, 10, 17, 3), cq(false)])),
+        queues_sample(ALICE, 2 * SECOND, exact(vec![gone, cq(true)])),
+    ]);
+    let queues = &model.processes[&ALICE].queues;
+    assert!(queues.qps().is_empty() && queues.cqs().is_empty());
+    let report = build(&model, None, &Filter::default());
+    let queues = &report.processes[0].queues;
+    assert_eq!((queues.qps.len(), queues.cqs.len(), queues.qps[0].gone), (1, 1, true));
 }
 
 #[test]

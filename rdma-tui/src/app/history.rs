@@ -41,6 +41,55 @@ pub struct Point {
     pub port_bytes: Option<(u64, u64)>,
     /// Events and returns missed.
     pub lost: u64,
+    /// Posts and polls; `None` while nothing watches them.
+    pub path: Option<PathPoint>,
+}
+
+/// Posts and polls between two samples.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PathPoint {
+    /// Calls that post sends.
+    pub posts: u64,
+    /// Send work requests.
+    pub wrs: u64,
+    /// Completions taken.
+    pub cqes: u64,
+    /// Polls.
+    pub polls: u64,
+    /// Polls that found nothing.
+    pub empty_polls: u64,
+    /// From post to reap, ns, as far as its source knows.
+    pub reaped: Histogram,
+}
+
+impl PathPoint {
+    fn absorb(&mut self, later: &Self) {
+        self.posts += later.posts;
+        self.wrs += later.wrs;
+        self.cqes += later.cqes;
+        self.polls += later.polls;
+        self.empty_polls += later.empty_polls;
+        self.reaped.merge(&later.reaped);
+    }
+
+    /// What the model's last interval tells.
+    fn of(model: &Model) -> Option<Self> {
+        let mut point = None;
+        for path in model.processes.values().map(|p| &p.data_path).filter(|path| path.is_observed()) {
+            let sum: &mut Self = point.get_or_insert_default();
+            let Some(interval) = path.totals.interval(model.interval.1) else { continue };
+            let counts = &interval.counts;
+            sum.posts = sum.posts.saturating_add(counts.post_calls);
+            sum.wrs = sum.wrs.saturating_add(counts.wrs);
+            sum.cqes = sum.cqes.saturating_add(counts.cqes);
+            sum.polls = sum.polls.saturating_add(counts.polls);
+            sum.empty_polls = sum.empty_polls.saturating_add(counts.empty_polls);
+            if let Some(reaped) = counts.detail.as_ref().and_then(|detail| detail.post_to_reap()) {
+                sum.reaped.merge(&reaped);
+            }
+        }
+        point
+    }
 }
 
 impl Point {
@@ -60,6 +109,11 @@ impl Point {
         self.calls += later.calls;
         (self.qps, self.cqs, self.mrs, self.mr_bytes) = (later.qps, later.cqs, later.mrs, later.mr_bytes);
         self.lost += later.lost;
+        match (&mut self.path, &later.path) {
+            (Some(mine), Some(later)) => mine.absorb(later),
+            (mine @ None, Some(later)) => *mine = Some(later.clone()),
+            (_, None) => {}
+        }
         self.port_bytes = match (self.port_bytes, later.port_bytes) {
             (Some((rx, tx)), Some((more_rx, more_tx))) => Some((rx + more_rx, tx + more_tx)),
             (mine, other) => mine.or(other),
@@ -124,6 +178,7 @@ impl History {
                 _ => None,
             },
             lost: since(lost, self.before.lost),
+            path: PathPoint::of(model),
         };
         self.before = Before { t_ns: to, totals: now, lost, port_bytes };
         self.points.push_back(point);

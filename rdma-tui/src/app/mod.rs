@@ -2,6 +2,7 @@
 //! (quit, step a replay, start a recording) comes back as effects. Nothing here draws, reads or writes.
 
 pub mod counters;
+pub mod data_path;
 pub mod filter;
 pub mod findings;
 pub mod format;

@@ -117,6 +117,10 @@ impl Collector {
         for pid in &targets.pids {
             command.arg("--pid").arg(pid.to_string());
         }
+        // Where the tap is installed, every post and poll of a command is counted, at a few nanoseconds each.
+        if !targets.command.is_empty() && probe_user::tap::library().is_some() {
+            command.arg("--tap");
+        }
         if !targets.command.is_empty() {
             command.arg("--").args(&targets.command);
         }

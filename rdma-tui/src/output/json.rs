@@ -39,6 +39,7 @@ pub fn name(table: TableId) -> &'static str {
         TableId::Ranges => "ranges",
         TableId::Sizes => "sizes",
         TableId::Qps => "qps",
+        TableId::Posting => "posting",
         TableId::Cqs => "cqs",
         TableId::Srqs => "srqs",
         TableId::Findings => "findings",

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use probe_user::model::bucket_of;
 use probe_user::sample::{
-    Call, CallCount, Detail, Device, Event, Footer, Header, Histogram, Lost, Port, Probe, Process, ProcessId,
-    ProcessSample, QpAttributes, Record, RegistrationSplit, SCHEMA, Sample, Verdict,
+    Call, CallCount, Detail, Device, Event, Footer, Header, Histogram, Lost, Observed, ObservedBy, Opcode,
+    Port, Probe, Process, ProcessId, ProcessSample, QpAttributes, QueueCounts, QueueDetail, QueueKind,
+    QueueSample, ReapLatency, Record, RegistrationSplit, SCHEMA, Sample, Strides, Verdict,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -232,6 +233,78 @@ impl Made {
         qp
     }
 
+    /// Adds to what a queue has counted; the sample tells it.
+    pub fn counted(
+        &mut self,
+        id: ProcessId,
+        queue: QueueKind,
+        pointer: u64,
+        number: u32,
+        more: &QueueCounts,
+    ) {
+        let counters =
+            self.counters.entry(id).or_insert_with(|| ProcessSample { id, ..ProcessSample::default() });
+        let path = counters.data_path.get_or_insert_default();
+        path.observed = Observed { by: ObservedBy::Site, ..Observed::default() };
+        path.totals.add(more);
+        let object = pointer;
+        match path.queues.iter_mut().find(|q| q.object == object) {
+            Some(queue) => queue.counts.add(more),
+            None => path.queues.push(QueueSample {
+                queue,
+                object,
+                pointer,
+                number,
+                counts: more.clone(),
+                ..QueueSample::default()
+            }),
+        }
+        self.changed.insert(id);
+    }
+
+    /// `calls` posts of `batch` WRs of `bytes` each, of which every `signal`-th asks for a completion.
+    pub fn posts(&mut self, id: ProcessId, qp: (u64, u32), calls: u64, batch: u64, bytes: u64, signal: u64) {
+        let wrs = calls * batch;
+        let class = probe_user::model::size_class(bytes);
+        let latency_ns = Histogram(
+            (0..6).map(|i| (bucket_of((2_000 + bytes / 12) << i), (wrs / signal) >> (2 * i))).collect(),
+        );
+        let detail = QueueDetail {
+            sizes: BTreeMap::from([(class, wrs)]),
+            unaligned_64: Some(wrs / 5),
+            could_inline: Some(if bytes <= 220 { wrs } else { 0 }),
+            remote_strides: Some(Strides { sequential: wrs / 8, same: 0, random: wrs - wrs / 8 }),
+            most_outstanding: Some(batch * 4),
+            post_to_reap_ns: vec![ReapLatency { opcode: Opcode::RdmaWrite, size_class: class, latency_ns }],
+            ..QueueDetail::default()
+        };
+        let counts = QueueCounts {
+            post_calls: calls,
+            wrs,
+            signalled: wrs / signal,
+            bytes: wrs * bytes,
+            sges: wrs,
+            longest_unsignalled: signal - 1,
+            opcodes: BTreeMap::from([(Opcode::RdmaWrite, wrs - wrs / 9), (Opcode::Send, wrs / 9)]),
+            detail: Some(Box::new(detail)),
+            ..QueueCounts::default()
+        };
+        self.counted(id, QueueKind::Qp, qp.0, qp.1, &counts);
+    }
+
+    /// `cqes` completions, `errors` of them with an error, and `empty` polls that found none.
+    pub fn polls(&mut self, id: ProcessId, cq: u64, cqes: u64, errors: u64, empty: u64) {
+        let counts = QueueCounts {
+            polls: cqes + empty,
+            empty_polls: empty,
+            cqes,
+            cqe_errors: errors,
+            statuses: BTreeMap::from([(0, cqes - errors), (12, errors)]),
+            ..QueueCounts::default()
+        };
+        self.counted(id, QueueKind::Cq, cq, 0, &counts);
+    }
+
     /// Ends a second: a sample of what changed, device counters moved on by `bytes` sent.
     pub fn sample(&mut self, at_second: u64, sent: u64) {
         self.now_ns = self.now_ns.max((1000 + at_second) * SECOND);
@@ -362,11 +435,13 @@ pub fn troubled_host() -> Vec<Record> {
     let short = made.process(6100, "ibv_devinfo", "/user.slice/user-1000.slice");
 
     let mut pool = Vec::new();
+    let (mut stores, mut trainers) = (Vec::new(), Vec::new());
     for second in 1..=120_u64 {
         if second == 2 {
             let cq = made.cq(store, 4096, 0x9000);
             for i in 0..8 {
-                made.qp(store, 200 + i, "RC", cq, 512, false, "10.0.0.21", &["INIT", "RTR", "RTS"]);
+                let qp = made.qp(store, 200 + i, "RC", cq, 512, false, "10.0.0.21", &["INIT", "RTR", "RTS"]);
+                stores.push((qp, 200 + i, cq));
             }
             for i in 0..6_u64 {
                 let mr = made.register(store, 0x7f10_0000_0000 + (i << 30), 256 << 20);
@@ -379,7 +454,8 @@ pub fn troubled_host() -> Vec<Record> {
                 let cq = made.cq(trainer, 128, 0);
                 let qpn = 1000 + (second as u32 - 5) * 8 + i;
                 let peer = format!("10.0.1.{}", 1 + i);
-                made.qp(trainer, qpn, "RC", cq, 128, true, &peer, &["INIT", "RTR", "RTS"]);
+                let qp = made.qp(trainer, qpn, "RC", cq, 128, true, &peer, &["INIT", "RTR", "RTS"]);
+                trainers.push((qp, qpn, cq));
             }
         }
         if second == 40 {
@@ -398,6 +474,17 @@ pub fn troubled_host() -> Vec<Record> {
                 ..Default::default()
             });
             made.call(store, Call::ModifyQp, 41_000, 110, qp);
+        }
+        for (i, (qp, qpn, cq)) in stores.clone().into_iter().enumerate() {
+            let calls = 4_000 + (second * 377) % 1_900 * (i as u64 + 1);
+            made.posts(store, (qp, qpn), calls, 4, 4096, 4);
+            made.polls(store, cq, calls, 0, calls * 3);
+        }
+        // Every send signalled, one a call.
+        for (qp, qpn, cq) in trainers.iter().copied().filter(|(_, qpn, _)| qpn % 16 == 0) {
+            let calls = 700 + (second * 91 + u64::from(qpn)) % 500;
+            made.posts(trainer, (qp, qpn), calls, 1, 64, 1);
+            made.polls(trainer, cq, calls, u64::from(second == 80 && qpn == 1008) * 5, calls * 12);
         }
         let busy = 20 + made.dice.below(25) + if (50..70).contains(&second) { 60 } else { 0 };
         for i in 0..busy {

@@ -4,7 +4,7 @@ mod columns;
 mod row;
 mod state;
 
-pub use columns::{Column, columns, fields};
+pub use columns::{Column, columns, fields, seen};
 pub use row::{Row, RowKey, keys, row};
 pub use state::{Group, TableState};
 
@@ -23,6 +23,8 @@ pub enum TableId {
     Sizes,
     /// Queue pairs.
     Qps,
+    /// Queue pairs, by the work posted on them.
+    Posting,
     /// Completion queues.
     Cqs,
     /// Shared receive queues.
@@ -39,12 +41,13 @@ pub enum TableId {
 
 impl TableId {
     /// All tables.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Processes,
         Self::Registrants,
         Self::Ranges,
         Self::Sizes,
         Self::Qps,
+        Self::Posting,
         Self::Cqs,
         Self::Srqs,
         Self::Findings,
@@ -61,6 +64,7 @@ impl TableId {
             Self::Ranges => "Ranges registered most often",
             Self::Sizes => "Registration by size",
             Self::Qps => "Queue pairs",
+            Self::Posting => "Queue pairs by work posted",
             Self::Cqs => "Completion queues",
             Self::Srqs => "Shared receive queues",
             Self::Findings => "Findings",
@@ -76,7 +80,7 @@ impl TableId {
             Page::Overview => &[Self::Processes],
             Page::Registration => &[Self::Registrants, Self::Ranges, Self::Sizes],
             Page::Queues => &[Self::Qps, Self::Cqs, Self::Srqs],
-            Page::DataPath => &[],
+            Page::DataPath => &[Self::Posting, Self::Cqs],
             Page::Findings => &[Self::Findings],
             Page::Workloads => &[Self::Workloads],
             Page::Nic => &[Self::Counters],
@@ -92,6 +96,7 @@ impl TableId {
             Self::Ranges => ("range.uses", true),
             Self::Sizes => ("size.class", false),
             Self::Qps => ("pid", false),
+            Self::Posting => ("wr.count", true),
             Self::Cqs => ("cq.qps", true),
             Self::Srqs => ("srq.qps", true),
             Self::Findings => ("finding.severity", false),

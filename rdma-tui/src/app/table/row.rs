@@ -49,7 +49,7 @@ pub fn keys(table: TableId, world: &World) -> Vec<RowKey> {
     match table {
         // What ended without an RDMA call (a shell, a helper) is no news.
         TableId::Processes => processes()
-            .filter(|(_, p)| !p.calls.is_empty() || !p.info.exited)
+            .filter(|(_, p)| p.used_rdma() || !p.info.exited)
             .map(|(id, _)| RowKey::Process(*id))
             .collect(),
         TableId::Registrants => processes()
@@ -71,6 +71,10 @@ pub fn keys(table: TableId, world: &World) -> Vec<RowKey> {
             .collect(),
         TableId::Sizes => sizes(world).map(RowKey::Size).collect(),
         TableId::Qps => processes()
+            .flat_map(|(id, p)| p.queues.qps().into_iter().map(|qp| RowKey::Qp(*id, qp.qp)))
+            .collect(),
+        TableId::Posting => processes()
+            .filter(|(_, p)| p.data_path.is_observed())
             .flat_map(|(id, p)| p.queues.qps().into_iter().map(|qp| RowKey::Qp(*id, qp.qp)))
             .collect(),
         TableId::Cqs => {

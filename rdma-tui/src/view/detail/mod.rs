@@ -1,5 +1,6 @@
 //! An opened row: everything known of a process, a queue pair, a completion queue, a probe.
 
+mod data_path;
 mod process;
 mod queue;
 

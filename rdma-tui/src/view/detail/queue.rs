@@ -98,8 +98,7 @@ pub fn qp(process: &ProcessModel, qp: &Qp, context: Context<'_>) -> Lines {
     for event in latest {
         lines.spans(event_line(event, world, theme));
     }
-    lines.title("Work requests", theme);
-    lines.text("no data: this recording holds no data-path figures", theme.dim());
+    super::data_path::posts(&mut lines, process, qp, context);
     lines
 }
 

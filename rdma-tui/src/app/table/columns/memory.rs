@@ -6,19 +6,19 @@ use super::super::super::format::Unit;
 use super::super::super::totals::REGISTRATIONS;
 use super::super::super::value::Value;
 use super::super::Row;
-use super::{COMM, Column, PID, figure, of_process, process, quantile, rate, seen};
+use super::{COMM, Column, PID, figure, observed, of_process, process, quantile, rate};
 
 pub(super) static REGISTRANTS: &[Column] = &[
     PID,
     COMM,
     figure("reg.count", "REGS", Unit::Count, 7, 0, "registrations so far, failed ones included", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).entered)
+        observed(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).entered)
     }),
     figure("reg.rate", "REG/S", Unit::PerSecond, 9, 1, "registrations per second, now", |w, r| {
         of_process(r, |p| Value::Number(rate(w, p, |c| REGISTRATIONS.contains(&c))))
     }),
     figure("reg.failed", "FAILED", Unit::Count, 7, 0, "registrations that failed", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).failed)
+        observed(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).failed)
     }),
     figure("reg.p50", "p50", Unit::Nanoseconds, 8, 0, "half of the registrations took no longer", |_, r| {
         quantile(r, |l| l.p50)
@@ -61,16 +61,16 @@ pub(super) static REGISTRANTS: &[Column] = &[
         },
     ),
     figure("mr.live", "LIVE", Unit::Count, 7, 1, "memory regions alive", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.registrations.population.live)
+        observed(w, r, &REGISTRATIONS, |p| p.registrations.population.live)
     }),
     figure("mr.bytes", "PINNED", Unit::Bytes, 9, 2, "bytes registered now", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.registrations.bytes.live)
+        observed(w, r, &REGISTRATIONS, |p| p.registrations.bytes.live)
     }),
     figure("mr.peak", "PEAK", Unit::Bytes, 9, 4, "most bytes registered at once", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.registrations.bytes.peak)
+        observed(w, r, &REGISTRATIONS, |p| p.registrations.bytes.peak)
     }),
     figure("reg.bytes", "TOTAL", Unit::Bytes, 9, 5, "bytes registered so far", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).bytes)
+        observed(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).bytes)
     }),
 ];
 

@@ -4,6 +4,7 @@
 
 mod around;
 mod memory;
+mod posting;
 mod process;
 mod queue;
 
@@ -21,6 +22,8 @@ use super::super::world::World;
 use super::{Row, TableId};
 use around::{COUNTERS, FINDINGS, PROBES, WORKLOADS};
 use memory::{RANGES, REGISTRANTS, SIZES};
+use posting::POSTING;
+pub use posting::seen;
 use process::PROCESSES;
 use queue::{CQS, QPS, SRQS};
 
@@ -84,6 +87,7 @@ pub fn columns(table: TableId) -> &'static [Column] {
         TableId::Ranges => RANGES,
         TableId::Sizes => SIZES,
         TableId::Qps => QPS,
+        TableId::Posting => POSTING,
         TableId::Cqs => CQS,
         TableId::Srqs => SRQS,
         TableId::Findings => FINDINGS,
@@ -118,7 +122,7 @@ fn of_process<'w>(row: &Row<'w>, f: impl FnOnce(&'w ProcessModel) -> Value<'w>) 
 }
 
 /// A figure of a process that rests on calls of some kinds: missing where no probe could see them, as in the report.
-fn seen<'w>(
+fn observed<'w>(
     world: &'w World,
     row: &Row<'w>,
     calls: &[Call],

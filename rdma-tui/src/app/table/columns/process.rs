@@ -2,12 +2,23 @@
 
 use std::borrow::Cow;
 
-use probe_user::sample::Call;
+use probe_user::sample::{Call, QueueCounts};
 
 use super::super::super::format::Unit;
 use super::super::super::totals::{REGISTRATIONS, is_kernel};
 use super::super::super::value::Value;
-use super::{COMM, Column, PID, figure, of_process, quantile, rate, seen, words};
+use super::super::super::world::World;
+use super::super::Row;
+use super::{COMM, Column, PID, figure, observed, of_process, quantile, rate, words};
+
+/// A rate of posts or polls; missing where nothing watches them.
+fn data_path_rate<'w>(world: &World, row: &Row<'w>, of: fn(&QueueCounts) -> u64) -> Value<'w> {
+    of_process(row, |p| {
+        let interval = p.data_path.totals.interval(world.model.interval.1);
+        let rate = interval.map_or(0.0, |interval| interval.per_second(of));
+        Value::of(p.data_path.is_observed().then_some(rate))
+    })
+}
 
 const CREATE_QP: &[Call] = &[Call::CreateQp];
 const CREATE_CQ: &[Call] = &[Call::CreateCq];
@@ -21,11 +32,17 @@ pub(super) static PROCESSES: &[Column] = &[
     figure("calls.rate", "CALLS/S", Unit::PerSecond, 9, 0, "control-path calls per second, now", |w, r| {
         of_process(r, |p| Value::Number(rate(w, p, |c| !is_kernel(c))))
     }),
+    figure("wr.rate", "WR/S", Unit::PerSecond, 8, 1, "send work requests per second, now", |w, r| {
+        data_path_rate(w, r, |c| c.wrs)
+    }),
+    figure("cqe.rate", "CQE/S", Unit::PerSecond, 8, 4, "completions per second, now", |w, r| {
+        data_path_rate(w, r, |c| c.cqes)
+    }),
     figure("reg.rate", "REG/S", Unit::PerSecond, 9, 2, "registrations per second, now", |w, r| {
         of_process(r, |p| Value::Number(rate(w, p, |c| REGISTRATIONS.contains(&c))))
     }),
     figure("reg.count", "REGS", Unit::Count, 7, 1, "registrations so far, failed ones included", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).entered)
+        observed(w, r, &REGISTRATIONS, |p| p.counts(&REGISTRATIONS).entered)
     }),
     figure(
         "reg.p99",
@@ -37,16 +54,16 @@ pub(super) static PROCESSES: &[Column] = &[
         |_, r| quantile(r, |l| l.p99),
     ),
     figure("mr.live", "MRs", Unit::Count, 6, 1, "memory regions alive", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.registrations.population.live)
+        observed(w, r, &REGISTRATIONS, |p| p.registrations.population.live)
     }),
     figure("mr.bytes", "PINNED", Unit::Bytes, 9, 2, "bytes registered now", |w, r| {
-        seen(w, r, &REGISTRATIONS, |p| p.registrations.bytes.live)
+        observed(w, r, &REGISTRATIONS, |p| p.registrations.bytes.live)
     }),
     figure("qps", "QPs", Unit::Count, 6, 1, "queue pairs alive", |w, r| {
-        seen(w, r, CREATE_QP, |p| p.queues.qp_population.live)
+        observed(w, r, CREATE_QP, |p| p.queues.qp_population.live)
     }),
     figure("cqs", "CQs", Unit::Count, 6, 2, "completion queues alive", |w, r| {
-        seen(w, r, CREATE_CQ, |p| p.queues.cq_population.live)
+        observed(w, r, CREATE_CQ, |p| p.queues.cq_population.live)
     }),
     figure("failed", "FAILED", Unit::Count, 7, 0, "calls that failed, of any kind", |_, r| {
         of_process(r, |p| {

@@ -5,6 +5,10 @@ use std::borrow::Cow;
 use super::super::super::format::Unit;
 use super::super::super::value::Value;
 use super::super::Row;
+use super::posting::{
+    BATCH, CQE_BATCH, CQE_COUNT, CQE_ERRORS, CQE_RATE, EMPTY, OUTSTANDING, POLL_RATE, REFUSED, SIGNALLED,
+    WR_COUNT, WR_RATE,
+};
 use super::{COMM, Column, PID, figure, words};
 
 macro_rules! qp {
@@ -16,10 +20,13 @@ macro_rules! qp {
     };
 }
 
+pub(super) const QPN: Column =
+    figure("qpn", "QPN", Unit::Id, 9, 0, "queue pair number", qp!(qp => Value::count(qp.qpn.into())));
+
 pub(super) static QPS: &[Column] = &[
     PID,
     COMM,
-    figure("qpn", "QPN", Unit::Id, 9, 0, "queue pair number", qp!(qp => Value::count(qp.qpn.into()))),
+    QPN,
     words("qp.type", "TYPE", 5, 1, "RC, UC, UD, …", qp!(qp => Value::text(&qp.qp_type))),
     words(
         "qp.state",
@@ -29,6 +36,12 @@ pub(super) static QPS: &[Column] = &[
         "state after the last successful change",
         qp!(qp => Value::of_text(qp.state.as_deref())),
     ),
+    WR_RATE,
+    SIGNALLED,
+    BATCH,
+    WR_COUNT,
+    REFUSED,
+    OUTSTANDING,
     words("qp.peer", "PEER", 18, 1, "the other end: GID or LID, and QPN", qp!(qp => peer(qp))),
     figure(
         "qp.depth",
@@ -190,6 +203,12 @@ pub(super) static CQS: &[Column] = &[
         Row::Cq(_, _, cq) if cq.created_ns.is_some() => Value::count(cq.cqe.into()),
         _ => Value::Missing,
     }),
+    CQE_RATE,
+    CQE_COUNT,
+    POLL_RATE,
+    EMPTY,
+    CQE_BATCH,
+    CQE_ERRORS,
     words("cq.mode", "WAITS BY", 9, 1, "completion channel (events) or polling only", |_, r| match *r {
         Row::Cq(_, _, cq) if cq.created_ns.is_some() => {
             Value::Text(Cow::Borrowed(if cq.channel == 0 { "polling" } else { "events" }))
