@@ -232,7 +232,7 @@ fn exec_ends_the_queues_and_the_totals_stand() {
     let process = &report.processes[0];
     assert_eq!(process.data_path.posts.post_calls, Some(6));
     let gone: Vec<_> = process.queues.qps.iter().map(|qp| qp.gone).collect();
-    assert_eq!(gone, [true, false]);
+    assert_eq!(gone, [false, true]);
 }
 
 #[test]

@@ -1,0 +1,173 @@
+//! Recordings with the preloaded tap, of stock perftest on the emulated device: exact counts of posts and polls, of
+//! children too, without any privilege.
+
+mod support;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use probe_user::model::Model;
+use probe_user::replay::{Window, replay};
+use probe_user::report::{Filter, Process, Report, build};
+use probe_user::trace::Reader;
+use support::{RECORDER, is_root};
+
+/// A preloadable library, two folders up from the test program: `cargo test` does not build one that nothing links.
+fn built(package: &str, file: &str) -> PathBuf {
+    let folder = Path::new(RECORDER).parent().expect("target/PROFILE");
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--package", package, "--target-dir"]).arg(folder.with_file_name(""));
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo").success(), "cannot build {package}");
+    }
+    folder.join(file)
+}
+
+struct Setting {
+    folder: tempfile::TempDir,
+    tap: PathBuf,
+    device: PathBuf,
+}
+
+impl Setting {
+    fn new() -> Self {
+        let (tap, device) =
+            (built("verbs-tap", "libverbs_tap.so"), built("rnic-emu-preload", "librnic_emu.so"));
+        Self { folder: tempfile::tempdir().expect("a folder"), tap, device }
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.folder.path().join("trace")
+    }
+
+    /// Records a shell script, without any capability: what a user without privilege has.
+    fn record(&self, options: &[&str], script: &str) -> Output {
+        let output = Command::new("timeout")
+            .args(["-k", "5", "200", "setpriv", "--bounding-set=-all", "--inh-caps=-all"])
+            .args([RECORDER, "record", "--quiet", "--tap", "--tap-library"])
+            .arg(&self.tap)
+            .arg("--output")
+            .arg(self.trace())
+            .args(options)
+            .args(["--", "env"])
+            .arg(format!("LD_PRELOAD={}", self.device.display()))
+            .args(["sh", "-c", script])
+            .output()
+            .expect("the recorder runs");
+        assert!(self.trace().exists(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    fn model(&self) -> Model {
+        replay(Reader::open(&self.trace()).expect("a trace"), Window::default()).expect("its records")
+    }
+
+    fn report(&self) -> Report {
+        build(&self.model(), None, &Filter::default())
+    }
+}
+
+/// Server in the background, client when it listens.
+fn both(tool: &str, arguments: &str, port: u16) -> String {
+    format!(
+        "{tool} {arguments} -p {port} >/dev/null 2>&1 &
+         until grep -q ':{port:04X} ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done
+         {tool} {arguments} -p {port} 127.0.0.1 >/dev/null 2>&1
+         wait; exit 7"
+    )
+}
+
+fn busiest(report: &Report) -> &Process {
+    report.processes.iter().max_by_key(|p| p.data_path.posts.wrs).expect("a process")
+}
+
+#[test]
+fn every_post_and_poll_of_a_commands_children_is_counted_without_privilege() {
+    let setting = Setting::new();
+    let output = setting.record(&[], &both("ib_write_bw", "-n 1000 -s 64 -l 10", 19_310));
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no probe could be attached") && said.contains("counted by the tap"), "{said}");
+
+    let report = setting.report();
+    assert_eq!((report.lost.total, report.trace.exit_status), (0, Some(7)));
+    assert!(report.devices.iter().any(|d| d.emulated && d.driver == "rnic-emu"), "{:?}", report.devices);
+    let tool = report.processes.iter().filter(|p| p.comm == "ib_write_bw").count();
+    assert_eq!(tool, 2, "server and client");
+    let client = busiest(&report);
+    let (posts, polls) = (&client.data_path.posts, &client.data_path.polls);
+    let figures = [posts.post_calls, posts.wrs, posts.signaled, posts.bytes, posts.longest_unsignaled];
+    assert_eq!(figures, [100, 1000, 100, 64_000, 9].map(Some));
+    assert_eq!((polls.cqes, polls.cqe_errors), (Some(100), Some(0)));
+    assert_eq!(posts.opcodes, [("rdma_write".to_owned(), 1000)].into());
+    assert_eq!((client.data_path.uncounted, &client.data_path.unavailable), (Some(0), &None));
+    assert!(client.registration.calls.unavailable.is_some(), "no probe was there to see it");
+    let of_qps: u64 = client.queues.qps.iter().filter_map(|qp| qp.data_path.as_ref()?.posts.wrs).sum();
+    assert_eq!(of_qps, 1000);
+    assert!(client.queues.qps.iter().all(|qp| qp.gone), "perftest destroys what it makes");
+}
+
+#[test]
+fn frequent_samples_add_up_to_the_same_and_each_tells_only_what_changed() {
+    let setting = Setting::new();
+    setting.record(&["--interval", "10ms"], &both("ib_send_bw", "-n 20000 -s 256 -q 4", 19_320));
+    let client_wrs = busiest(&setting.report()).data_path.posts.wrs;
+    assert_eq!(client_wrs, Some(80_000));
+    let received: u64 = setting.report().processes.iter().filter_map(|p| p.data_path.posts.recv_posted).sum();
+    assert!(received >= 80_000, "{received}");
+    let model = setting.model();
+    for process in model.processes.values().filter(|p| p.data_path.is_observed()) {
+        let path = &process.data_path;
+        let of_queues: u64 = path.queues().map(|queue| queue.tally.counts().wrs).sum();
+        assert_eq!(of_queues, path.totals.counts().wrs);
+    }
+}
+
+#[test]
+fn a_command_that_uses_no_device_says_why_there_is_nothing() {
+    let setting = Setting::new();
+    setting.record(&[], "true");
+    let model = setting.model();
+    let whys: Vec<_> = model.processes.values().map(|p| p.data_path.observed.why.as_str()).collect();
+    assert!(whys.iter().all(|why| why.contains("opened no RDMA device")), "{whys:?}");
+}
+
+#[test]
+fn a_trace_made_under_sudo_belongs_to_its_user_and_to_nobody_else() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace");
+    let output = Command::new(RECORDER)
+        .args(["record", "--quiet", "--no-kernel", "--as-root", "--output"])
+        .arg(&path)
+        .args(["--", "true"])
+        .envs([("SUDO_UID", "65534"), ("SUDO_GID", "65533")])
+        .output()
+        .expect("the recorder runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = path.metadata().expect("a trace");
+    assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (65_534, 65_533, 0o600));
+}
+
+#[test]
+fn a_file_size_limit_ends_the_recording_with_a_footer_and_not_the_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace");
+    // 600 blocks of 512 bytes, less than the reserve that is kept allocated.
+    let script = format!(
+        "ulimit -f 600; exec {RECORDER} record --quiet --no-kernel --interval 10ms --output {} -- sh -c 'sleep 1; exit 5'",
+        path.display()
+    );
+    let output =
+        Command::new("timeout").args(["60", "sh", "-c", &script]).output().expect("the recorder runs");
+    assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut reader = Reader::open(&path).expect("a trace");
+    reader.by_ref().for_each(|record| drop(record.expect("a record")));
+    assert!(!reader.notes().no_footer, "{}", String::from_utf8_lossy(&output.stderr));
+}
