@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long = "pid", value_name = "PID", required = true)]
     pids: Vec<u32>,
     /// How long to count; until the processes end when not given
-    #[arg(long, short, value_name = "TIME", value_parser = super::record::parse_duration)]
+    #[arg(long, short, value_name = "TIME", value_parser = super::time::parse_duration)]
     duration: Option<Duration>,
     /// Print JSON
     #[arg(long)]

@@ -5,6 +5,7 @@ mod counters;
 pub mod decode;
 mod librarian;
 mod mappings;
+mod probed;
 mod processes;
 mod session;
 mod source;

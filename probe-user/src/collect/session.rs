@@ -16,6 +16,7 @@ use super::clock::now_ns;
 use super::counters::{Reading, Reported};
 use super::decode;
 use super::librarian::Librarian;
+use super::probed::Probed;
 use super::processes::Processes;
 use super::sources::Sources;
 use super::wire::{
@@ -28,7 +29,7 @@ use crate::contexts::ObjectAt;
 use crate::data_path::{Attacher, Counting, Reading as DataPathReading};
 use crate::hooks::{KERNEL_HOOKS, library_hooks};
 use crate::kernel::{self, Btf, Offsets};
-use crate::sample::{Lost, Probe, ProcessId, Record, Sample, Verdict};
+use crate::sample::{DataPath, Lost, Probe, ProcessId, Record, Sample, Verdict};
 use crate::target::{self, MappedFile};
 
 /// Most events taken out of the ring before the rest of the loop gets its turn.
@@ -64,6 +65,7 @@ pub struct Session {
     next_sample: Instant,
     pending: Vec<Record>,
     sources: Sources,
+    probed: Probed,
 }
 
 /// What exists only where programs could be loaded.
@@ -92,6 +94,7 @@ impl Session {
             ending: HashSet::new(),
             pending: Vec::new(),
             sources: Sources::default(),
+            probed: Probed::default(),
         };
         match session.load() {
             Ok(probing) => session.probing = Some(probing),
@@ -397,7 +400,8 @@ impl Session {
             (Some(probing), Some(reading)) => probing.reported.changed(reading),
             _ => Vec::new(),
         };
-        let devices = self.sources.sample(last, &mut processes);
+        let probed = self.probed();
+        let devices = self.sources.sample(last, probed, &mut processes);
         records.extend(self.sources.verdicts());
         for sample in &processes {
             records.extend(self.processes.meet(sample.id));
@@ -409,10 +413,19 @@ impl Session {
             probing.forget(&reapable, reading);
         }
         self.sources.forget(&reapable);
+        self.probed.forget(&reapable);
         records.extend(told);
         for id in reapable {
             self.processes.forget(id);
         }
+    }
+
+    /// What the probes of the data path counted since the last sample.
+    fn probed(&mut self) -> Vec<(ProcessId, DataPath)> {
+        let readings = self.data_path();
+        let identified =
+            readings.into_iter().map(|(id, r)| (self.processes.identify(id.pid, id.start_ns), r));
+        self.probed.changed(&identified.collect())
     }
 
     /// Of the processes that have ended, those that had ended at the last sample already: what they did last has been

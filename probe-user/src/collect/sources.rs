@@ -32,19 +32,27 @@ impl Sources {
         self.all.iter_mut().for_each(|source| source.watch(id, running));
     }
 
-    /// Adds what changed to the samples of the processes; the devices that changed.
-    pub fn sample(&mut self, last: bool, processes: &mut Vec<ProcessSample>) -> Vec<Device> {
+    /// Adds what changed to the samples of the processes, and what the session's own probes counted, which are believed
+    /// least; the devices that changed.
+    pub fn sample(
+        &mut self,
+        last: bool,
+        probed: Vec<(ProcessId, DataPath)>,
+        processes: &mut Vec<ProcessSample>,
+    ) -> Vec<Device> {
         let mut devices = self.changes.since(devices::counters());
-        for (index, source) in self.all.iter_mut().enumerate() {
-            for (id, path) in source.sample(last) {
-                let seen = path.observed.by != ObservedBy::Nothing;
-                if seen {
+        let told: Vec<_> = self.all.iter_mut().map(|source| source.sample(last)).chain([probed]).collect();
+        for (index, paths) in told.into_iter().enumerate() {
+            for (id, path) in paths {
+                if path.observed.by != ObservedBy::Nothing {
                     self.counted_by.entry(id).or_insert(index);
                 }
                 if self.counted_by.get(&id).is_none_or(|by| *by == index) {
                     put(processes, id, path);
                 }
             }
+        }
+        for source in &mut self.all {
             let new = source.devices();
             self.emulated.extend(new.iter().map(|device| (device.name.clone(), device.clone())));
             devices.extend(new);
@@ -119,7 +127,7 @@ mod tests {
 
     fn wrs(sources: &mut Sources) -> Vec<u64> {
         let mut processes = Vec::new();
-        sources.sample(false, &mut processes);
+        sources.sample(false, Vec::new(), &mut processes);
         processes.iter().filter_map(|p| Some(p.data_path.as_ref()?.totals.wrs)).collect()
     }
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 pub use file::{Tap, TapError};
 pub use reading::{Counts, Kind, Object, Reading, ThreadCounts};
 pub use source::TapSource;
+pub(crate) use told::counts;
 
 /// File name of the preloadable library.
 pub const LIBRARY: &str = "libverbs_tap.so";

@@ -130,7 +130,7 @@ fn queue(name: u64, object: &Object, before: Option<&Object>) -> QueueSample {
 }
 
 /// The tap's counts as traces carry them.
-pub(super) fn counts(c: &Counts, threads: Option<u32>) -> QueueCounts {
+pub(crate) fn counts(c: &Counts, threads: Option<u32>) -> QueueCounts {
     let mut opcodes = BTreeMap::new();
     for (name, n) in &c.opcodes {
         *opcodes.entry(opcode(name)).or_default() += n;

@@ -1,0 +1,239 @@
+//! From readings of the data-path probes to samples: objects get names that are never used again, and only what changed
+//! is told.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::data_path::{Failed, Object, Reading, Source};
+use crate::sample::{
+    DataPath, FailedCqes, Observed, ObservedBy, ProcessId, QueueDetail, QueueKind, QueueSample, Strides,
+};
+use crate::tap::{Kind, counts};
+
+/// What was told so far, by process.
+#[derive(Debug, Default)]
+pub struct Probed {
+    told: HashMap<ProcessId, Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    last_name: u64,
+    living: HashMap<(Kind, u64, u32), u64>,
+    ended: HashMap<(Kind, u64, u64), u64>,
+    queues: HashMap<u64, QueueSample>,
+    latest: Option<DataPath>,
+}
+
+impl Probed {
+    /// What changed since the last call, by process.
+    pub fn changed(&mut self, readings: &BTreeMap<ProcessId, Reading>) -> Vec<(ProcessId, DataPath)> {
+        readings
+            .iter()
+            .filter_map(|(id, reading)| Some((*id, self.told.entry(*id).or_default().changed(reading)?)))
+            .collect()
+    }
+
+    /// Forgets processes that are no more.
+    pub fn forget(&mut self, gone: &HashSet<ProcessId>) {
+        self.told.retain(|id, _| !gone.contains(id));
+    }
+}
+
+impl Told {
+    fn changed(&mut self, reading: &Reading) -> Option<DataPath> {
+        let mut totals = counts(&reading.unlisted_counts, None);
+        let mut queues = Vec::new();
+        let mut by = ObservedBy::Function;
+        for (name, object) in self.named(&reading.objects) {
+            let queue = queue(name, object, reading);
+            totals.add(&queue.counts);
+            // Where several places count, the one that most of the process's queues pass is as good as another: each
+            // queue says its own where it differs.
+            by = observed_by(object.source);
+            if self.queues.get(&name) != Some(&queue) {
+                queues.push(queue.clone());
+                self.queues.insert(name, queue);
+            }
+        }
+        totals.threads = None;
+        for failure in reading.failures.iter().filter(|f| f.what == Failed::Post) {
+            let errno = i32::try_from(failure.code).unwrap_or(-1);
+            *totals.post_errnos.entry(errno).or_default() += failure.count;
+        }
+        let cqes = reading.failures.iter().filter(|f| f.what == Failed::Cqe);
+        let failed_by_qp: Vec<_> =
+            cqes.map(|f| FailedCqes { status: f.code, qpn: f.number, count: f.count }).collect();
+        if !failed_by_qp.is_empty() {
+            totals.detail.get_or_insert_default().failed_by_qp = failed_by_qp;
+        }
+        for queue in &mut queues {
+            let own = queue.observed.take();
+            queue.observed = own.filter(|own| own.by != by);
+        }
+        let path =
+            DataPath { observed: Observed { by, ..Observed::default() }, totals, ..DataPath::default() };
+        if queues.is_empty() && self.latest.as_ref() == Some(&path) {
+            return None;
+        }
+        self.latest = Some(path.clone());
+        Some(DataPath { queues, ..path })
+    }
+
+    /// The objects with their names. An address used again belongs to another object: of those that ended since the
+    /// last reading, the one that ended first is the one that lived then.
+    fn named<'r>(&mut self, objects: &'r [Object]) -> Vec<(u64, &'r Object)> {
+        let mut ended: Vec<_> =
+            objects.iter().filter_map(|object| Some((object.ended_ns?, object))).collect();
+        ended.sort_by_key(|(ended_ns, _)| *ended_ns);
+        let mut named = Vec::new();
+        for (ended_ns, object) in ended {
+            let key = (object.kind, object.address, ended_ns);
+            let name = match self.ended.get(&key) {
+                Some(name) => *name,
+                None => self.living.remove(&identity(object)).unwrap_or_else(|| self.new_name()),
+            };
+            self.ended.insert(key, name);
+            named.push((name, object));
+        }
+        for object in objects.iter().filter(|object| object.ended_ns.is_none()) {
+            let name = match self.living.get(&identity(object)) {
+                Some(name) => *name,
+                None => self.new_name(),
+            };
+            self.living.insert(identity(object), name);
+            named.push((name, object));
+        }
+        named
+    }
+
+    fn new_name(&mut self) -> u64 {
+        self.last_name += 1;
+        self.last_name
+    }
+}
+
+fn identity(object: &Object) -> (Kind, u64, u32) {
+    (object.kind, object.address, object.number)
+}
+
+fn observed_by(source: Source) -> ObservedBy {
+    match source {
+        Source::Tap | Source::Emulator => ObservedBy::Site,
+        Source::Function => ObservedBy::Function,
+    }
+}
+
+fn queue(name: u64, object: &Object, reading: &Reading) -> QueueSample {
+    let mut counted = counts(&object.counts, Some(object.threads));
+    if object.kind == Kind::Qp && object.ended_ns.is_none() {
+        for failure in reading.failures.iter().filter(|f| f.what == Failed::Post && f.number == object.number)
+        {
+            let errno = i32::try_from(failure.code).unwrap_or(-1);
+            counted.post_errnos.insert(errno, failure.count.min(object.counts.post_failed));
+        }
+    }
+    counted.detail = detail(object).map(Box::new);
+    QueueSample {
+        queue: match object.kind {
+            Kind::Qp => QueueKind::Qp,
+            Kind::Cq => QueueKind::Cq,
+            Kind::Srq => QueueKind::Srq,
+        },
+        object: name,
+        pointer: object.address,
+        number: object.number,
+        gone: object.ended_ns.is_some(),
+        observed: Some(Observed { by: observed_by(object.source), ..Observed::default() }),
+        counts: counted,
+    }
+}
+
+/// What the probes saw beyond counts; `None` where that is nothing.
+fn detail(object: &Object) -> Option<QueueDetail> {
+    let d = &object.details;
+    let posted = |n: u64| (d.wrs > 0).then_some(n);
+    // The first work request follows none.
+    let elsewhere = |wrs: u64, known: u64| wrs.saturating_sub(known).saturating_sub(1);
+    let strides = |wrs: u64, same: u64, sequential: u64| {
+        (wrs > 0).then(|| Strides { sequential, same, random: elsewhere(wrs, same + sequential) })
+    };
+    let detail = QueueDetail {
+        examined_wrs: (d.wrs > 0 && d.wrs != object.counts.wrs).then_some(d.wrs),
+        sizes: object.sizes.clone(),
+        unaligned_64: posted(d.unaligned_64),
+        unaligned_4096: posted(d.unaligned_4096),
+        odd_lengths: posted(d.odd_lengths),
+        remote_strides: strides(d.remote_wrs, d.remote_same, d.remote_sequential),
+        local_strides: strides(d.wrs, d.local_same, d.local_sequential),
+        mergeable: posted(d.mergeable),
+        most_cqes_per_poll: (object.most_cqes > 0).then_some(object.most_cqes),
+        ..QueueDetail::default()
+    };
+    (detail != QueueDetail::default()).then_some(detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_path::{Details, Failure};
+    use crate::tap::Counts;
+
+    const ALICE: ProcessId = ProcessId { pid: 7, start_ns: 1 };
+
+    fn object(ended_ns: Option<u64>, wrs: u64) -> Object {
+        Object {
+            kind: Kind::Qp,
+            number: 17,
+            address: 10,
+            context: 1,
+            qp_type: 2,
+            queues: [0; 3],
+            ended_ns,
+            source: Source::Function,
+            threads: 1,
+            thread_changes: 0,
+            most_cqes: 0,
+            sizes: BTreeMap::from([(6, wrs)]),
+            details: Details { wrs, remote_wrs: wrs, remote_sequential: 1, ..Details::default() },
+            counts: Counts { wrs, ..Counts::default() },
+        }
+    }
+
+    fn told(probed: &mut Probed, objects: Vec<Object>) -> Vec<(u64, u64, bool)> {
+        let reading = Reading { objects, ..Reading::default() };
+        let changed = probed.changed(&BTreeMap::from([(ALICE, reading)]));
+        let queues = changed.into_iter().flat_map(|(_, path)| path.queues);
+        queues.map(|queue| (queue.object, queue.counts.wrs, queue.gone)).collect()
+    }
+
+    #[test]
+    fn a_queue_keeps_its_name_over_its_end_and_the_next_at_its_address_gets_another() {
+        let mut probed = Probed::default();
+        assert_eq!(told(&mut probed, vec![object(None, 3)]), [(1, 3, false)]);
+        assert!(told(&mut probed, vec![object(None, 3)]).is_empty());
+        let both = || vec![object(Some(50), 5), object(Some(70), 1), object(None, 2)];
+        assert_eq!(told(&mut probed, both()), [(1, 5, true), (2, 1, true), (3, 2, false)]);
+        assert!(told(&mut probed, both()).is_empty());
+    }
+
+    #[test]
+    fn totals_hold_what_is_no_longer_listed_and_failures_have_their_errno_and_status() {
+        let reading = Reading {
+            objects: vec![object(None, 3)],
+            unlisted: 1,
+            unlisted_counts: Counts { wrs: 40, ..Counts::default() },
+            failures: vec![
+                Failure { number: 17, what: Failed::Post, code: 12, count: 2 },
+                Failure { number: 17, what: Failed::Cqe, code: 5, count: 9 },
+            ],
+        };
+        let changed = Probed::default().changed(&BTreeMap::from([(ALICE, reading)]));
+        let path = &changed[0].1;
+        assert_eq!((path.observed.by, path.totals.wrs), (ObservedBy::Function, 43));
+        assert_eq!(path.totals.post_errnos, BTreeMap::from([(12, 2)]));
+        let detail = path.totals.detail.as_ref().unwrap();
+        assert_eq!(detail.failed_by_qp, [FailedCqes { status: 5, qpn: 17, count: 9 }]);
+        assert_eq!(detail.remote_strides, Some(Strides { sequential: 1, same: 0, random: 1 }));
+        assert_eq!((detail.sizes[&6], detail.examined_wrs), (3, None));
+    }
+}
