@@ -310,3 +310,70 @@ fn a_reset_forgets_everything_and_the_pair_can_be_connected_again() {
     assert_eq!(a.post(remote(IBV_WR_RDMA_WRITE, 5, b.addr(0), b.lkey()), &mut [a.sge(0, 8)]), 0);
     assert_eq!(a.sent().wr_id, 5);
 }
+
+/// A window of type 2 on the PD of `a`, and a request that binds it to the first 64 bytes under its next key.
+fn binding(a: &End) -> (*mut ibv_mw, ibv_send_wr) {
+    // SAFETY: a live PD, a live window.
+    let (mw, rkey) = unsafe {
+        let mw = c::mw::alloc_mw(a.pd, IBV_MW_TYPE_2);
+        (mw, (*mw).rkey)
+    };
+    let mut bind = request(IBV_WR_BIND_MW, 1);
+    let info = ibv_mw_bind_info {
+        mr: a.mr,
+        addr: a.addr(0),
+        length: 64,
+        mw_access_flags: IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+    };
+    bind.bind_mw = ibv_send_wr_bind { mw, rkey: rkey & !0xff | 1, bind_info: info };
+    (mw, bind)
+}
+
+#[test]
+fn a_window_that_may_not_be_bound_so_is_a_bind_error() {
+    let no_binding = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    let read_only = IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_READ;
+    type Case = (&'static str, Option<u32>, fn(&End, &mut ibv_send_wr_bind));
+    let cases: [Case; 6] = [
+        ("the region does not allow it", Some(no_binding), |_, _| ()),
+        ("writes into a region that is not writable", Some(read_only), |_, _| ()),
+        ("beyond the region", None, |_, b| b.bind_info.length = kit::BUFFER as u64 + 1),
+        ("before the region", None, |a, b| b.bind_info.addr = a.addr(0) - 1),
+        ("so long that it wraps", None, |_, b| b.bind_info.length = u64::MAX),
+        ("the key of another window", None, |_, b| b.rkey += 1 << 8),
+    ];
+    for (what, access, spoil) in cases {
+        let options = Options { access: access.unwrap_or(Options::default().access), ..Options::default() };
+        let (a, _b) = pair(options, Link::default());
+        let (mw, mut bind) = binding(&a);
+        spoil(&a, &mut bind.bind_mw);
+        println!("{what}");
+        fails(&a, bind, &mut [], IBV_WC_MW_BIND_ERR);
+        // SAFETY: a live window, used no more.
+        assert_eq!(unsafe { c::mw::dealloc_mw(mw) }, 0, "{what}");
+    }
+}
+
+#[test]
+fn a_window_of_type_2_is_bound_once_and_invalidated_once() {
+    for again in [false, true] {
+        let (a, _b) = pair(Options::default(), Link::default());
+        let (mw, bind) = binding(&a);
+        assert_eq!(a.post(bind, &mut []), 0);
+        assert_eq!(a.sent().status, IBV_WC_SUCCESS);
+        let key = bind.bind_mw.rkey;
+        let mut invalidate = request(IBV_WR_LOCAL_INV, 2);
+        invalidate.imm_data = key;
+        if again {
+            assert_eq!(a.post(invalidate, &mut []), 0);
+            assert_eq!(a.sent().status, IBV_WC_SUCCESS);
+            fails(&a, invalidate, &mut [], IBV_WC_MW_BIND_ERR);
+        } else {
+            let mut other = bind;
+            other.bind_mw.rkey = key + 1;
+            fails(&a, other, &mut [], IBV_WC_MW_BIND_ERR);
+        }
+        // SAFETY: a live window, used no more.
+        assert_eq!(unsafe { c::mw::dealloc_mw(mw) }, 0);
+    }
+}

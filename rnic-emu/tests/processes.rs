@@ -137,11 +137,8 @@ fn sockets(slot: u32) -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn a_stopped_peer_is_not_a_dead_one() {
-    let a = end();
-    // Code 10 is 4.2 ms; without patience this fails after 13 ms.
-    let b = Other::connected(&a, Link { timeout: 10, retry_cnt: 2, ..Link::default() });
+/// Stops a process, which stands for a debugger, a frozen container, or a machine that sleeps.
+fn stop(b: &Other) -> i32 {
     let pid = b.child.id() as i32;
     let mut status = 0;
     // SAFETY: a signal to our own child, and a wait for it to stop.
@@ -149,15 +146,72 @@ fn a_stopped_peer_is_not_a_dead_one() {
         libc::kill(pid, libc::SIGSTOP) == 0 && libc::waitpid(pid, &mut status, libc::WUNTRACED) == pid
     };
     assert!(stopped && libc::WIFSTOPPED(status));
-    assert_eq!(a.post(remote(IBV_WR_RDMA_WRITE, 1, b.addr, b.rkey), &mut [a.sge(0, 8)]), 0);
+    pid
+}
+
+/// Nothing completes for far longer than the ACK timeout and all retries.
+fn assert_patient(a: &End) {
     let patience = Instant::now() + Duration::from_millis(100);
     while Instant::now() < patience {
         assert!(kit::poll(a.send_cq).is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
-    // SAFETY: as above.
+}
+
+/// Code 10 is 4.2 ms; without patience requests fail after 13 ms.
+const IMPATIENT: Link = Link { timeout: 10, retry_cnt: 2, ..DEFAULT };
+const DEFAULT: Link = Link {
+    timeout: 8,
+    retry_cnt: 2,
+    rnr_retry: 2,
+    min_rnr_timer: 1,
+    max_rd_atomic: 4,
+    max_dest_rd_atomic: 4,
+};
+
+#[test]
+fn a_stopped_peer_is_not_a_dead_one() {
+    let a = end();
+    let b = Other::connected(&a, IMPATIENT);
+    let pid = stop(&b);
+    assert_eq!(a.post(remote(IBV_WR_RDMA_WRITE, 1, b.addr, b.rkey), &mut [a.sge(0, 8)]), 0);
+    assert_eq!(a.post(remote(IBV_WR_RDMA_READ, 2, b.addr, b.rkey), &mut [a.sge(0, 8)]), 0);
+    assert_patient(&a);
+    // SAFETY: a signal to our own child.
     unsafe { libc::kill(pid, libc::SIGCONT) };
-    assert_eq!(a.sent().status, IBV_WC_SUCCESS);
+    for id in 1..=2 {
+        let wc = a.sent();
+        assert_eq!((wc.wr_id, wc.status), (id, IBV_WC_SUCCESS));
+    }
+}
+
+#[test]
+fn a_stopped_peer_that_is_then_killed_is_a_dead_one() {
+    let a = end();
+    let mut b = Other::connected(&a, IMPATIENT);
+    stop(&b);
+    assert_eq!(a.post(remote(IBV_WR_RDMA_WRITE, 1, b.addr, b.rkey), &mut [a.sge(0, 8)]), 0);
+    assert_eq!(a.post(remote(IBV_WR_RDMA_WRITE, 2, b.addr, b.rkey), &mut [a.sge(0, 8)]), 0);
+    assert_patient(&a);
+    b.child.kill().expect("kill -9");
+    b.child.wait().expect("gone");
+    assert_eq!((a.sent().status, a.sent().status), (IBV_WC_RETRY_EXC_ERR, IBV_WC_WR_FLUSH_ERR));
+}
+
+#[test]
+fn one_sided_operations_complete_while_the_target_hangs_in_its_own_code() {
+    let mut a = end();
+    let mut b = Other::connected(&a, IMPATIENT);
+    b.begin("hang 400");
+    assert_eq!(b.answer(), "hanging");
+    let start = Instant::now();
+    fill(&mut a.memory[..5000], 4);
+    assert_eq!(a.post(remote(IBV_WR_RDMA_WRITE, 1, b.addr, b.rkey), &mut [a.sge(0, 5000)]), 0);
+    assert_eq!(a.post(remote(IBV_WR_RDMA_READ, 2, b.addr, b.rkey), &mut [a.sge(6000, 5000)]), 0);
+    assert_eq!((a.sent().status, a.sent().status), (IBV_WC_SUCCESS, IBV_WC_SUCCESS));
+    assert!(start.elapsed() < Duration::from_millis(350), "before the target came back");
+    assert_eq!(a.memory[..5000], a.memory[6000..11_000]);
+    assert_eq!(b.answer(), "hung");
 }
 
 #[test]

@@ -37,9 +37,11 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: the caller's promise.
     let (window, ctx) = unsafe { (&*mw, DeviceContext::of((*mw).context)) };
     let Ok(process) = ctx.alive() else { return libc::EIO };
-    let grant = process.keys.pin(window.rkey).map(|p| p.grant());
+    // Not by the window's own key: after a binding that failed, that is not the one that opens it.
+    let key = process.keys.opening(window.handle);
+    let grant = process.keys.pin(key).map(|p| p.grant());
     if let Some(grant) = grant {
-        local_ops::unbind(process, window.rkey, &grant);
+        local_ops::unbind(process, key, &grant);
     }
     process.keys.unreserve(window.handle);
     // SAFETY: the PD lives as long as its windows; the box `alloc_mw` leaked.

@@ -58,6 +58,10 @@ pub fn count_sent(r: &Requester, wqe: &SendWqe, bytes: u32) {
 }
 
 /// Executes request `counter` on `peer`.
+///
+/// The peer's receive completes before the request does: another thread may see the one, and answer, before this one sees the
+/// other. Verbs promise no order between a sender's and a receiver's completion, and on hardware, too, the receiver's comes
+/// first: the acknowledgement still has its way back.
 pub fn transmit(_qp: &'static Qp, r: &mut Requester, counter: u64, wqe: &SendWqe, peer: &'static Qp) -> Step {
     let packet = header(r, wqe);
     let verdict = {

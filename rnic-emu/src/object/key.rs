@@ -112,6 +112,11 @@ impl KeyTable {
         unsafe { chunk.as_ref() }.map(|c| &c[index % CHUNK])
     }
 
+    /// The key that opens the entry at `index` now; 0 while it is closed.
+    pub fn opening(&self, index: u32) -> u32 {
+        self.entry(index << 8).map_or(0, |e| e.key.load(SeqCst))
+    }
+
     /// Opens the entry of `key` with `grant`.
     pub fn open(&self, key: u32, grant: Grant) {
         if let Some(e) = self.entry(key) {

@@ -4,6 +4,7 @@ use super::{End, Link, Options, wait};
 use rnic_emu::abi::*;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The test function that is the other process' main, in every test file that uses it.
 pub const ROLE: &str = "other_process";
@@ -51,11 +52,17 @@ impl Other {
 
     /// Gives an order and waits for its answer.
     pub fn tell(&mut self, order: &str) -> String {
-        writeln!(self.to, "{order}").expect("the other process listens");
+        self.begin(order);
         self.answer()
     }
 
-    fn answer(&mut self) -> String {
+    /// Gives an order whose answer is fetched later.
+    pub fn begin(&mut self, order: &str) {
+        writeln!(self.to, "{order}").expect("the other process listens");
+    }
+
+    /// The answer to the oldest order begun.
+    pub fn answer(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(self.from.read_line(&mut line).expect("readable"), 0, "the other process ended");
@@ -101,6 +108,19 @@ pub fn main() {
             "write" => {
                 let wr = super::remote(consts::IBV_WR_RDMA_WRITE, n(1) as u64, n(2) as u64, n(3) as u32);
                 say(&end.post(wr, &mut [end.sge(n(4), n(5) as u32)]).to_string());
+            }
+            // Polls without pause, so that the device leaves the rings to the program, and then hangs without calling
+            // verbs any more.
+            "hang" => {
+                for _ in 0..10_000 {
+                    assert!(super::poll(end.recv_cq).is_none());
+                }
+                say("hanging");
+                let until = Instant::now() + Duration::from_millis(n(1) as u64);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                say("hung");
             }
             other => panic!("what is {other}?"),
         }
