@@ -59,6 +59,32 @@ fn counts_bytes_and_errnos_are_exact() {
 }
 
 #[test]
+fn a_file_size_limit_ends_the_recording_with_a_footer_and_not_the_command() {
+    if !is_root() {
+        return;
+    }
+    let programs = programs();
+    let path = programs.folder.path().join("trace");
+    let (user, library) = (text(&programs.user), text(&programs.library));
+    // 2,048 blocks of 512 bytes; the events of ten thousand registrations take more than twice as much.
+    let script = format!(
+        "ulimit -f 2048; exec {RECORDER} record --quiet --no-kernel --output {} -- {user} regions 10000 {library}",
+        path.display()
+    );
+    let output =
+        Command::new("timeout").args(["100", "sh", "-c", &script]).output().expect("the recorder runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "8000 2000", "{said}");
+    assert_eq!(
+        Trace::read(&path).footer.map(|footer| footer.reason),
+        Some("size limit".to_owned()),
+        "{said}"
+    );
+    assert!(path.metadata().expect("a trace").len() <= 1 << 20);
+}
+
+#[test]
 fn two_hundred_threads_at_once_lose_nothing() {
     if !is_root() {
         return;

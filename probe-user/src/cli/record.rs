@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // A file size limit (`ulimit -f`) then ends the recording with a footer instead of killing it. A handler, not
     // SIG_IGN, which the command would inherit.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle signals")?;
-    let limit = trace::Options { limit_bytes: args.max_size.map(|mib| mib << 20) };
+    let limit = trace::Options { limit_bytes: size_limit(&args)? };
     let writer = Writer::create(&args.output, &header(&args), limit)?;
     let mut recording = Recording { writer, signals, trouble: None, ended: None, denied: None };
     let options = collect::Options {
@@ -135,6 +135,30 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     recording.close(&args, &outcome)?;
     Ok(outcome.code())
+}
+
+/// Most bytes the trace may have: what was asked for, and what the system allows a file to have.
+fn size_limit(args: &Args) -> Result<Option<u64>> {
+    let asked = args.max_size.map(|mib| mib << 20);
+    // Pipes and devices know no limit; what does not exist yet will be a file.
+    let to_file = args.output.as_os_str() != "-"
+        && args.output.symlink_metadata().map_or(true, |found| found.is_file());
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: writes one struct, of this type; where it fails, there is no limit to heed.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    let allowed = limit.rlim_cur;
+    if !to_file || allowed == libc::RLIM_INFINITY {
+        return Ok(asked);
+    }
+    if allowed < trace::Options::MIN_LIMIT_BYTES {
+        bail!(
+            "cannot write trace '{}': files may have {allowed} bytes (ulimit -f), and a trace needs {}; \
+             write it to a pipe with `-o -`, or raise the limit",
+            args.output.display(),
+            trace::Options::MIN_LIMIT_BYTES
+        );
+    }
+    Ok(Some(asked.unwrap_or(u64::MAX).min(allowed)))
 }
 
 /// Prepares the targets; a command is held until everything is attached, then let go.
