@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Source;
-use crate::devices::{self, Changes};
+use crate::devices::{self, Changes, EmulatedCounters};
 use crate::sample::{DataPath, Device, ObservedBy, ProcessId, ProcessSample, Record};
 
 /// Times a process is asked for emulated devices before it is believed to have none.
@@ -19,6 +19,7 @@ pub struct Sources {
     /// How often each process was asked for emulated devices.
     asked: HashMap<ProcessId, u8>,
     emulated: BTreeMap<String, Device>,
+    emulated_counters: EmulatedCounters,
 }
 
 impl Sources {
@@ -58,6 +59,20 @@ impl Sources {
             devices.extend(new);
         }
         devices.extend(self.emulated(processes));
+        let counted = self.counted_by_emulated();
+        devices.extend(self.changes.since(counted));
+        devices
+    }
+
+    /// The emulated device with its counters. They are those of a process: where it has several devices, they belong to
+    /// none of them.
+    fn counted_by_emulated(&mut self) -> Vec<Device> {
+        let counters = self.emulated_counters.read();
+        let (Some(counters), 1) = (counters, self.emulated.len()) else { return Vec::new() };
+        let mut devices: Vec<Device> = self.emulated.values().cloned().collect();
+        if let Some(port) = devices.first_mut().and_then(|device| device.ports.first_mut()) {
+            port.counters = counters;
+        }
         devices
     }
 
@@ -73,6 +88,7 @@ impl Sources {
             *asked += 1;
             for device in devices::emulated_devices_of(process.id.pid) {
                 *asked = ASKED_AT_MOST;
+                self.emulated_counters.watch(process.id);
                 if self.emulated.insert(device.name.clone(), device.clone()).is_none() {
                     new.push(device);
                 }
@@ -91,6 +107,7 @@ impl Sources {
         self.all.iter_mut().for_each(|source| source.forget(gone));
         self.counted_by.retain(|id, _| !gone.contains(id));
         self.asked.retain(|id, _| !gone.contains(id));
+        self.emulated_counters.forget(gone);
     }
 }
 

@@ -6,6 +6,7 @@
 mod attributes;
 mod changes;
 mod emulated;
+mod emulated_counters;
 mod nldev;
 mod objects;
 mod sysfs;
@@ -21,6 +22,7 @@ use crate::sample::{Device, Port};
 
 pub use changes::Changes;
 pub use emulated::emulated_devices_of;
+pub use emulated_counters::EmulatedCounters;
 pub use objects::{CmId, Context, Cq, Mr, Objects, Owner, Pd, Qp, Srq};
 pub use sysfs::Unreadable;
 

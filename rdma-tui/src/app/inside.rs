@@ -46,7 +46,7 @@ pub struct Inside {
     pub caches: Vec<Cache>,
     /// Units.
     pub units: Vec<Unit>,
-    /// Stages in the order a request meets them, without those that took no time.
+    /// Stages in the order a request meets them, without those that took next to no time.
     pub stages: Vec<Stage>,
 }
 
@@ -109,7 +109,7 @@ impl Inside {
                 name,
                 ns: value(&format!("stage_{key}_ps")) as f64 / 1000.0 / completed as f64,
             })
-            .filter(|stage| stage.ns > 0.0)
+            .filter(|stage| stage.ns >= 0.05)
             .collect();
         Some(Self { completed, modelled_ns: now_ps as f64 / 1000.0, caches, units, stages })
     }
