@@ -219,7 +219,7 @@ fn post((a, b): &(End, End), spec: &LoadSpec, silent: &mut u32) {
                 _ => kit::remote(opcode, 0, aligned, b.lkey()),
             };
             *silent += 1;
-            let signalled = *silent % spec.signal_every == 0;
+            let signalled = silent.is_multiple_of(spec.signal_every);
             wr.send_flags = if signalled { IBV_SEND_SIGNALED } else { 0 };
             wr.send_flags |= if spec.inline { IBV_SEND_INLINE } else { 0 };
             (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
