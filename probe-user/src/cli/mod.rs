@@ -4,6 +4,7 @@ mod count;
 mod devices;
 mod diff;
 mod export;
+mod keep;
 mod merge;
 mod objects;
 mod probes;

@@ -10,6 +10,7 @@ mod processes;
 mod session;
 mod source;
 mod sources;
+mod stacks;
 pub mod wire;
 
 pub use session::{Options, Session};

@@ -4,7 +4,10 @@
 
 mod common;
 mod data_path;
+mod elsewhere;
 mod export;
+mod fuzz;
+mod keep;
 mod merge;
 mod real;
 mod report;
