@@ -15,7 +15,7 @@ use super::record::parse_duration;
 
 /// Options of `record` that say what is kept.
 #[derive(Debug, clap::Args)]
-#[group(id = "keep")]
+#[group(id = "kept")]
 pub struct Args {
     /// Begin a new file when one has this size (such as 100MiB) or spans this time (such as 10m); files are numbered
     #[arg(long, value_name = "SIZE|TIME", value_parser = parse_rotation, conflicts_with = "max_size")]

@@ -87,3 +87,13 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 fn terminal_width() -> usize {
     terminal_size::terminal_size().map_or(120, |(width, _)| width.0.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_of_all_subcommands_go_together() {
+        super::Cli::command().debug_assert();
+    }
+}

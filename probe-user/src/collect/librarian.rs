@@ -252,11 +252,11 @@ impl Worker {
         if news.lost {
             self.look_again();
         }
-        for NewMapping { pid, range, path, offset, t_ns } in news.mappings {
+        for NewMapping { pid, range, path, offset, inode, t_ns } in news.mappings {
             // Files that no process of ours maps cost us nothing: the probes filter by process, but not the attaching.
             if self.whole_host || self.watched.contains(&pid) || self.is_child_of_watched(pid) {
                 let mapped = MappedFile { pid, range, path, deleted: false };
-                self.spaces.lock().unwrap_or_else(PoisonError::into_inner).note(&mapped, offset);
+                self.spaces.lock().unwrap_or_else(PoisonError::into_inner).note(&mapped, offset, inode);
                 self.consider_mapped(&mapped, Some(t_ns));
             }
         }

@@ -24,6 +24,8 @@ pub struct NewMapping {
     pub path: PathBuf,
     /// Offset in the file.
     pub offset: u64,
+    /// Inode of the file, where the kernel tells it.
+    pub inode: Option<u64>,
     /// When it was mapped.
     pub t_ns: u64,
 }
@@ -98,6 +100,7 @@ impl MappingWatch {
                                 range,
                                 path,
                                 offset: found.pgoff,
+                                inode: found.ino(),
                                 t_ns,
                             });
                         }

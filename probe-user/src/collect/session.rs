@@ -158,6 +158,8 @@ impl Session {
                 .targets
                 .insert(pid, PlainTarget(Target { start_ns }), 0)
                 .map_err(|error| io::Error::other(format!("the table of watched processes: {error}")))?;
+            // What it maps next may be all there is of it: it can be gone before its exec is told.
+            probing.librarian.note(pid);
         }
         Ok(())
     }

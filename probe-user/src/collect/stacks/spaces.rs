@@ -51,10 +51,15 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    /// A process maps code of a file: `offset` bytes into it, at the address range of `mapped`.
-    pub fn note(&mut self, mapped: &MappedFile, offset: u64) {
+    /// A process maps code of a file: `offset` bytes into it, at the address range of `mapped`. `inode` tells the file
+    /// from another one at that path, where the process is gone already.
+    pub fn note(&mut self, mapped: &MappedFile, offset: u64, inode: Option<u64>) {
         let Some((start, end)) = bounds(&mapped.range) else { return };
-        let file = mapped.open().ok().and_then(|file| self.share(file));
+        let by_path = || {
+            let file = File::open(&mapped.path).ok()?;
+            (inode.is_some() && identity(&file).ok().map(|(_, inode)| inode) == inode).then_some(file)
+        };
+        let file = mapped.open().ok().or_else(by_path).and_then(|file| self.share(file));
         let mapping = Mapping { start, end, offset, path: mapped.path.as_path().into(), file };
         if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&mapped.pid) {
             // With the whole host watched, most never make a call of interest, and nobody tells of their end. Those
@@ -100,7 +105,7 @@ impl Spaces {
             for line in BufReader::new(maps).split(b'\n').take(100_000) {
                 let Ok(line) = line else { break };
                 if let Some((mapped, offset)) = mapping(pid, &String::from_utf8_lossy(&line)) {
-                    self.note(&mapped, offset);
+                    self.note(&mapped, offset, None);
                 }
             }
         }
@@ -174,8 +179,8 @@ mod tests {
     #[test]
     fn an_address_lies_at_an_offset_of_the_file_mapped_last() {
         let mut spaces = Spaces::default();
-        spaces.note(&mapped("1000-3000", "/old"), 0x1000);
-        spaces.note(&mapped("2000-4000", "/new"), 0x5000);
+        spaces.note(&mapped("1000-3000", "/old"), 0x1000, None);
+        spaces.note(&mapped("2000-4000", "/new"), 0x5000, None);
         let pid = u32::MAX - 1;
         let place = spaces.find(pid, 0x2010).unwrap();
         assert_eq!((&*place.path, place.offset), (Path::new("/new"), 0x5010));
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn a_child_begins_with_its_parents_code_and_keeps_it_when_the_parent_is_gone() {
         let mut spaces = Spaces::default();
-        spaces.note(&mapped("1000-3000", "/prog"), 0);
+        spaces.note(&mapped("1000-3000", "/prog"), 0, None);
         spaces.inherit(u32::MAX - 1, u32::MAX - 2);
         spaces.forget(u32::MAX - 1);
         assert!(spaces.find(u32::MAX - 2, 0x1800).is_some());
