@@ -11,7 +11,7 @@ use probe_user::trace::{Extent, Options, Ring, Rotating, Rotation, Summary, Writ
 use probe_user::trigger::{Trigger, Watch};
 
 use super::UsageError;
-use super::record::parse_duration;
+use super::time::parse_duration;
 
 /// Options of `record` that say what is kept.
 #[derive(Debug, clap::Args)]
