@@ -3,6 +3,7 @@
 pub mod clock;
 mod counters;
 pub mod decode;
+pub mod facts;
 mod librarian;
 mod mappings;
 mod probed;
@@ -10,7 +11,6 @@ mod processes;
 mod session;
 mod source;
 mod sources;
-mod stacks;
 pub mod wire;
 
 pub use session::{Options, Session};

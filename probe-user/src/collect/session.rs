@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as BpfMap, MapData, PerCpuArray, RingBuf};
@@ -15,11 +15,11 @@ use super::Source;
 use super::clock::now_ns;
 use super::counters::{Reading, Reported};
 use super::decode;
+use super::facts::Surroundings;
 use super::librarian::Librarian;
 use super::probed::Probed;
 use super::processes::Processes;
 use super::sources::Sources;
-use super::stacks::{Spaces, Stacks};
 use super::wire::{
     self, Buckets, Counters, PlainBucketKey, PlainCallKey, PlainTarget, call_message, process_message,
 };
@@ -67,6 +67,7 @@ pub struct Session {
     pending: Vec<Record>,
     sources: Sources,
     probed: Probed,
+    surroundings: Surroundings,
 }
 
 /// What exists only where programs could be loaded.
@@ -82,7 +83,6 @@ struct Probing {
     targets: BpfMap<MapData, u32, PlainTarget>,
     reported: Reported,
     data_path: Option<Counting>,
-    stacks: Stacks,
 }
 
 impl Session {
@@ -97,6 +97,7 @@ impl Session {
             pending: Vec::new(),
             sources: Sources::default(),
             probed: Probed::default(),
+            surroundings: Surroundings::default(),
         };
         match session.load() {
             Ok(probing) => session.probing = Some(probing),
@@ -158,8 +159,6 @@ impl Session {
                 .targets
                 .insert(pid, PlainTarget(Target { start_ns }), 0)
                 .map_err(|error| io::Error::other(format!("the table of watched processes: {error}")))?;
-            // What it maps next may be all there is of it: it can be gone before its exec is told.
-            probing.librarian.note(pid);
         }
         Ok(())
     }
@@ -189,7 +188,6 @@ impl Session {
         self.take_events(&mut records, MAX_EVENTS_AT_ONCE);
         if let Some(probing) = &self.probing {
             records.extend(probing.librarian.answers());
-            records.extend(probing.stacks.found());
         }
         if Instant::now() >= self.next_sample {
             self.sample(&mut records, false);
@@ -222,8 +220,7 @@ impl Session {
         self.take_events(&mut records, usize::MAX);
         self.sample(&mut records, true);
         if let Some(probing) = self.probing.take() {
-            let Probing { programs, kernel, librarian, stacks, .. } = probing;
-            records.extend(stacks.finish());
+            let Probing { programs, kernel, librarian, .. } = probing;
             records.extend(librarian.end());
             kernel.detach();
             drop(programs);
@@ -255,10 +252,8 @@ impl Session {
         let counting = self.counting(&mut programs);
         let programs = Arc::new(programs);
         let attacher = counting.is_some().then(|| Attacher::new(Arc::clone(&programs)));
-        let spaces = Arc::new(Mutex::new(Spaces::default()));
-        let whole_host = self.options.whole_host;
         let (librarian, no_mappings) =
-            Librarian::start(Arc::clone(&programs), sites, attacher, whole_host, Arc::clone(&spaces))
+            Librarian::start(Arc::clone(&programs), sites, attacher, self.options.whole_host)
                 .map_err(|error| LoadError::Broken(format!("cannot start a thread: {error}")))?;
         self.pending.push(Record::Probe(Probe {
             name: "perf:mmap2".to_owned(),
@@ -285,7 +280,6 @@ impl Session {
             targets,
             reported: Reported::default(),
             data_path: counting,
-            stacks: Stacks::new(spaces),
         })
     }
 
@@ -380,8 +374,10 @@ impl Session {
                 let Some(mut event) = decode::event(&message) else { continue };
                 event.stack = wire::callers(&item);
                 event.id = self.processes.identify(event.id.pid, event.id.start_ns);
-                probing.stacks.take(event.id, &mut event.stack);
                 records.extend(self.processes.meet(event.id));
+                if !self.surroundings.knows(event.id) {
+                    records.extend(self.surroundings.look(event.id));
+                }
                 records.push(Record::Event(event));
                 continue;
             }
@@ -395,10 +391,7 @@ impl Session {
             }
             match kind {
                 MessageKind::Exec => probing.librarian.watch(message.header.tgid),
-                MessageKind::Fork => {
-                    probing.stacks.forked(message.parent_tgid, message.header.tgid);
-                    probing.librarian.note(message.header.tgid);
-                }
+                MessageKind::Fork => probing.librarian.note(message.header.tgid),
                 _ => {}
             }
         }
@@ -418,6 +411,7 @@ impl Session {
         records.extend(self.sources.verdicts());
         for sample in &processes {
             records.extend(self.processes.meet(sample.id));
+            records.extend(self.surroundings.look(sample.id));
         }
         if self.probing.is_some() || !processes.is_empty() || !devices.is_empty() {
             records.push(Record::Sample(Sample { t_ns: now_ns(), processes, lost, devices }));
@@ -429,6 +423,7 @@ impl Session {
         self.probed.forget(&reapable);
         records.extend(told);
         for id in reapable {
+            self.surroundings.forget(id);
             self.processes.forget(id);
         }
     }
@@ -497,7 +492,6 @@ impl Probing {
             if self.targets.get(&id.pid, 0).is_ok_and(|PlainTarget(target)| target.start_ns == id.start_ns) {
                 let _ = self.targets.remove(&id.pid);
                 self.librarian.forget(id.pid);
-                self.stacks.forget(*id);
             }
         }
     }

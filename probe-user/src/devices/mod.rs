@@ -7,6 +7,7 @@ mod attributes;
 mod changes;
 mod emulated;
 mod emulated_counters;
+mod limits;
 mod nldev;
 mod objects;
 mod sysfs;
@@ -18,7 +19,8 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::sample::{Device, Port};
+use crate::collect;
+use crate::sample::{Device, Limits, Port};
 
 pub use changes::Changes;
 pub use emulated::emulated_devices_of;
@@ -94,7 +96,15 @@ pub fn inventory() -> Inventory {
 pub fn devices() -> Vec<Device> {
     let class = Path::new(sysfs::CLASS);
     let mut nldev = sysfs::devices(class).and_then(|_| Nldev::open().ok());
-    inventory_of_devices(class, &mut nldev).0.into_iter().map(|listed| listed.device).collect()
+    let mut devices: Vec<Device> =
+        inventory_of_devices(class, &mut nldev).0.into_iter().map(|listed| listed.device).collect();
+    if !devices.is_empty() {
+        let mut limits = limits::limits();
+        for device in &mut devices {
+            device.limits = limits.remove(&device.name).unwrap_or_default();
+        }
+    }
+    devices
 }
 
 /// Names, port states and counters alone, as a trace's samples carry them: cheap enough to be read every second.
@@ -183,6 +193,8 @@ fn inventory_of_devices(class: &Path, nldev: &mut Option<Nldev>) -> (Vec<ListedD
                 .unwrap_or_default(),
             firmware: a.string(attr::FW_VERSION).or_else(|| sysfs.text("fw_ver")).unwrap_or_default(),
             emulated: false,
+            placement: collect::facts::placement(&class.join(&name)),
+            limits: Limits::default(),
             ports,
             name,
         };

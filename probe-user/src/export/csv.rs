@@ -372,6 +372,8 @@ impl Exporter for Csv {
                     .write_record([&t, &p.name, &p.place, &call, verdict, &reason])
                     .map_err(io::Error::from)
             }
+            // No table of what happened: the diagnosis reads it from the trace.
+            Record::Facts(_) => Ok(()),
             Record::Event(event) => self.event(event),
             Record::Symbol(symbol) => self.symbol(symbol),
             Record::Connection(connection) => self.connection(connection),

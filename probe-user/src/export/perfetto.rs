@@ -13,7 +13,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::model::{Model, ProcessModel};
-use crate::report::frame;
 use crate::sample::{Call, Detail, Event, ProcessId, Record};
 
 use super::Exporter;
@@ -133,10 +132,6 @@ impl<W: Write> Perfetto<W> {
         let end_ns = event.t_ns.saturating_add(event.duration_ns);
         self.end_ns = self.end_ns.max(end_ns);
         let name = call_name(event.call);
-        // What a recording that goes on from another repeats of the time before it, to be understood by itself.
-        if self.model.header.continued && end_ns <= self.base_ns {
-            return self.queue_pair(event, pid, self.base_ns);
-        }
         let cat = if name.starts_with("kernel_") { "kernel" } else { "verbs" };
         self.write(&Entry {
             name: &name,
@@ -148,7 +143,7 @@ impl<W: Write> Perfetto<W> {
             dur: Some(event.duration_ns as f64 / 1e3),
             id: None,
             s: None,
-            args: arguments(event, &self.model),
+            args: arguments(event),
         })?;
         self.queue_pair(event, pid, end_ns)?;
         self.populations(event.id, pid, end_ns)
@@ -301,7 +296,11 @@ impl<W: Write> Exporter for Perfetto<W> {
                 }
                 self.rates()
             }
-            Record::Probe(_) | Record::Footer(_) | Record::Symbol(_) | Record::Connection(_) => Ok(()),
+            Record::Probe(_)
+            | Record::Facts(_)
+            | Record::Footer(_)
+            | Record::Symbol(_)
+            | Record::Connection(_) => Ok(()),
         }
     }
 
@@ -336,7 +335,7 @@ pub(super) fn call_name(call: Call) -> String {
 }
 
 /// What the call was about; pointers and keys as hexadecimal text, since a viewer's doubles would round them.
-fn arguments(event: &Event, model: &Model) -> Value {
+fn arguments(event: &Event) -> Value {
     const HEXADECIMAL: [&str; 12] =
         ["mr", "pd", "addr", "qp", "cq", "send_cq", "recv_cq", "srq", "channel", "object", "lkey", "rkey"];
     let mut arguments = serde_json::Map::new();
@@ -351,10 +350,6 @@ fn arguments(event: &Event, model: &Model) -> Value {
             };
             arguments.insert(key, value);
         }
-    }
-    if !event.stack.is_empty() {
-        let frames = event.stack.iter().map(|address| frame(model, event.id, *address));
-        arguments.insert("callers".to_owned(), frames.collect());
     }
     if arguments.is_empty() { Value::Null } else { Value::Object(arguments) }
 }

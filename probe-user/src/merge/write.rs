@@ -137,6 +137,7 @@ impl Source<'_> {
             Record::Sample(s) => Some(s.t_ns),
             Record::Process(p) => Some(p.t_ns),
             Record::Probe(p) => Some(p.t_ns),
+            Record::Facts(f) => Some(f.t_ns),
             Record::Header(_) | Record::Footer(_) | Record::Symbol(_) | Record::Connection(_) => None,
         });
         if let Some(at) = at {
@@ -166,6 +167,11 @@ fn translate(record: Record, index: usize, sources: &mut [Source<'_>], names: &m
             probe.t_ns = shift(probe.t_ns);
             probe.place = format!("{}: {}", host.host, probe.place);
             Record::Probe(probe)
+        }
+        Record::Facts(mut facts) => {
+            facts.id = names.of(index, facts.id);
+            facts.t_ns = shift(facts.t_ns);
+            Record::Facts(facts)
         }
         Record::Symbol(mut symbol) => {
             symbol.id = names.of(index, symbol.id);

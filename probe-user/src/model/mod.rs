@@ -29,7 +29,7 @@ pub use page_cost::{Fit, PAGE_BYTES, PageCost, pages_of};
 pub use process::{Objects, Pins, ProcessModel};
 pub use queues::{Cq, Qp, Queues, Srq, Transition};
 pub use recent::RecentRanges;
-pub use registration::{Part, Population64, Region, Registrations, SizeClass, SplitTotals};
+pub use registration::{Alike, Overlap, Part, Population64, Region, Registrations, SizeClass, SplitTotals};
 pub use room::Population;
 pub use sites::{Site, Sites};
 
@@ -109,6 +109,12 @@ impl Model {
                 let key = (room::clipped(&probe.name), room::clipped(&probe.place));
                 if self.probes.len() < MAX_NAMES || self.probes.contains_key(&key) {
                     self.probes.insert(key, probe.clone());
+                }
+            }
+            Record::Facts(facts) => {
+                self.now_ns = self.now_ns.max(facts.t_ns);
+                if let Some((process, _)) = self.process(facts.id) {
+                    process.surrounded(facts);
                 }
             }
             Record::Sample(sample) => self.see_sample(sample),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::sample::{Call, CallCount, Detail, Event, Histogram, Process, ProcessSample, QueueKind};
+use crate::sample::{Call, CallCount, Detail, Event, Facts, Histogram, Process, ProcessSample, QueueKind};
 
 use super::calls::CallStats;
 use super::cm::Cm;
@@ -80,6 +80,10 @@ pub struct Pins {
 pub struct ProcessModel {
     /// As last read.
     pub info: Process,
+    /// Its limits, environment and placement as last read, sizes at their largest.
+    pub facts: Option<Facts>,
+    /// Moments of its first call and of the last sign of life; both 0 before any.
+    pub active_ns: (u64, u64),
     /// Per kind of call; absent when never seen.
     pub calls: BTreeMap<Call, CallStats>,
     /// Memory regions.
@@ -141,6 +145,28 @@ impl ProcessModel {
         }
     }
 
+    /// Takes in its surroundings. At the end of a process its sizes shrink, which says nothing of what it needed.
+    pub(super) fn surrounded(&mut self, facts: &Facts) {
+        let mut facts = facts.clone();
+        if let Some(before) = &self.facts {
+            for (new, old) in [
+                (&mut facts.pinned_bytes, before.pinned_bytes),
+                (&mut facts.resident_bytes, before.resident_bytes),
+                (&mut facts.hugetlb_bytes, before.hugetlb_bytes),
+                (&mut facts.thp_bytes, before.thp_bytes),
+                (&mut facts.mappings, before.mappings),
+            ] {
+                *new = (*new).max(old);
+            }
+        }
+        self.facts = Some(facts);
+    }
+
+    fn was_active(&mut self, from_ns: u64, to_ns: u64) {
+        let (first, last) = self.active_ns;
+        self.active_ns = (if first == 0 { from_ns } else { first.min(from_ns) }, last.max(to_ns));
+    }
+
     /// Takes in a sample.
     pub(super) fn sampled(&mut self, sample: &ProcessSample, from_ns: u64, to_ns: u64, room: &mut Room) {
         if let Some(path) = &sample.data_path {
@@ -155,6 +181,9 @@ impl ProcessModel {
                 }
             }
         }
+        // What a sample tells of began an interval before at most; an event that came first knows better.
+        let first = if self.active_ns.0 == 0 { from_ns } else { self.active_ns.0 };
+        self.was_active(first, to_ns);
         for (call, count) in sample.calls.iter().filter(|(call, _)| **call != Call::Unknown) {
             let latency = sample.latency_ns.get(call);
             self.calls.entry(*call).or_default().sampled(count, latency, from_ns, to_ns);
@@ -166,6 +195,7 @@ impl ProcessModel {
         if event.call == Call::Unknown {
             return;
         }
+        self.was_active(event.t_ns, event.t_ns.saturating_add(event.duration_ns));
         let bytes = match event.detail {
             Detail::Mr { length_bytes, .. } if event.call != Call::DeregMr => length_bytes,
             Detail::Pages { length_bytes, .. } => length_bytes,
@@ -195,6 +225,7 @@ impl ProcessModel {
                     );
                 };
                 let region = region_of(event);
+                self.registrations.overlap.ran(event.t_ns, event.duration_ns, event.tid);
                 self.registrations.registered(object, region, split, event.duration_ns, room);
             }
             Call::ReregMr => self.registrations.changed(object, &region_of(event)),

@@ -96,6 +96,26 @@ pub struct Cq {
     pub created_ns: Option<u64>,
     /// QPs that complete into it, now and at most.
     pub qps: Population,
+    /// Send WRs that those QPs can have outstanding, now.
+    pub sends: u64,
+    /// Receive WRs that those QPs can have outstanding, now; shared receive queues not counted, nor queues of one WR,
+    /// which programs ask for that never receive.
+    pub receives: u64,
+    /// Most entries that could have been waiting at the same time, all sends signalled.
+    pub most_possible: u64,
+}
+
+impl Cq {
+    fn takes(&mut self, sends: u32, receives: u32) {
+        self.sends += u64::from(sends);
+        self.receives += u64::from(receives);
+        self.most_possible = self.most_possible.max(self.sends + self.receives);
+    }
+
+    fn loses(&mut self, sends: u32, receives: u32) {
+        self.sends = self.sends.saturating_sub(sends.into());
+        self.receives = self.receives.saturating_sub(receives.into());
+    }
 }
 
 /// A shared receive queue.
@@ -114,6 +134,7 @@ pub struct Queues {
     cqs: HashMap<u64, Cq>,
     srqs: HashMap<u64, Srq>,
     ended: VecDeque<Qp>,
+    ended_cqs: VecDeque<Cq>,
     /// QPs created while recorded, now and at most.
     pub qp_population: Population,
     /// CQs created while recorded, now and at most.
@@ -143,9 +164,11 @@ impl Queues {
                 if old.is_none_or(|old| old.created_ns.is_none()) {
                     self.cq_population.born();
                 }
-                let qps = old.map(|old| old.qps);
-                if qps.is_some() || room.take() {
-                    self.cqs.insert(*cq, Cq { qps: qps.unwrap_or_default(), ..new });
+                let known = old.is_some();
+                let met = old.cloned().unwrap_or_default();
+                if known || room.take() {
+                    self.cqs
+                        .insert(*cq, Cq { cqe: *cqe, channel: *channel, created_ns: new.created_ns, ..met });
                 }
             }
             Detail::Srq { srq, max_wr } => {
@@ -257,6 +280,10 @@ impl Queues {
                 } else {
                     self.unknown_destroyed += 1;
                 }
+                if self.ended_cqs.len() >= ENDED_KEPT {
+                    self.ended_cqs.pop_front();
+                }
+                self.ended_cqs.push_back(old);
             }
             None => self.unknown_destroyed += 1,
         }
@@ -365,6 +392,7 @@ impl Queues {
         self.srqs.values_mut().for_each(|srq| srq.qps.start_window());
         self.most_qps_on_a_cq = self.cqs.values().map(|cq| cq.qps.live).max().unwrap_or(0);
         self.ended.clear();
+        self.ended_cqs.clear();
         self.ended_dropped = 0;
         self.unknown_destroyed = 0;
         self.reached.clear();
@@ -375,6 +403,11 @@ impl Queues {
         let mut qps: Vec<_> = self.qps.values().collect();
         qps.sort_unstable_by_key(|qp| (qp.created_ns, qp.qpn, qp.qp));
         qps
+    }
+
+    /// Live QPs, in no order.
+    pub fn live(&self) -> impl Iterator<Item = &Qp> {
+        self.qps.values()
     }
 
     /// The QP behind a pointer, while it lives.
@@ -395,6 +428,11 @@ impl Queues {
     /// Live SRQs by pointer, in no order.
     pub fn srqs(&self) -> &HashMap<u64, Srq> {
         &self.srqs
+    }
+
+    /// Destroyed CQs, the last 4096, in order of destruction.
+    pub fn ended_cqs(&self) -> impl Iterator<Item = &Cq> {
+        self.ended_cqs.iter()
     }
 
     /// QPs that complete into `cq`, by number.
@@ -418,6 +456,15 @@ impl Queues {
                 self.most_qps_on_a_cq = self.most_qps_on_a_cq.max(cq.qps.live);
             }
         }
+        if let Some(cq) = self.cqs.get_mut(&qp.send_cq) {
+            cq.takes(qp.max_send_wr, 0);
+        }
+        if let Some(cq) = self.cqs.get_mut(&qp.recv_cq)
+            && qp.srq == 0
+            && qp.max_recv_wr > 1
+        {
+            cq.takes(0, qp.max_recv_wr);
+        }
         if let Some(srq) = self.srqs.get_mut(&qp.srq) {
             srq.qps.born();
         }
@@ -428,6 +475,15 @@ impl Queues {
             if let Some(cq) = self.cqs.get_mut(&cq) {
                 cq.qps.died();
             }
+        }
+        if let Some(cq) = self.cqs.get_mut(&qp.send_cq) {
+            cq.loses(qp.max_send_wr, 0);
+        }
+        if let Some(cq) = self.cqs.get_mut(&qp.recv_cq)
+            && qp.srq == 0
+            && qp.max_recv_wr > 1
+        {
+            cq.loses(0, qp.max_recv_wr);
         }
         if let Some(srq) = self.srqs.get_mut(&qp.srq) {
             srq.qps.died();

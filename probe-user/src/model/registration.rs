@@ -1,6 +1,6 @@
 //! The memory regions of one process: which are live, what they cost, which were registered again and again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::sample::RegistrationSplit;
 
@@ -86,6 +86,70 @@ pub struct SplitTotals {
     pub page_faults_known: u64,
 }
 
+/// The range registered most often at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Alike {
+    /// Its first byte.
+    pub addr: u64,
+    /// Its length.
+    pub length_bytes: u64,
+    /// Regions of it that lived at the same time.
+    pub count: u64,
+}
+
+/// Counts live regions by what they have in common.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Counted(HashMap<(u64, u64, u64), u64>);
+
+impl Counted {
+    fn born(&mut self, group: u64, region: &Region, most: &mut Alike) {
+        let count = self.0.entry((group, region.addr, region.length_bytes)).or_default();
+        *count += 1;
+        if *count > most.count {
+            *most = Alike { addr: region.addr, length_bytes: region.length_bytes, count: *count };
+        }
+    }
+
+    fn died(&mut self, group: u64, region: &Region) {
+        let key = (group, region.addr, region.length_bytes);
+        if let Some(count) = self.0.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&key);
+            }
+        }
+    }
+}
+
+/// How far registrations ran at the same time.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Overlap {
+    /// Time during which at least one ran, as far as their returns come in order.
+    pub busy_ns: u64,
+    /// Their durations added up.
+    pub total_ns: u64,
+    /// Threads that registered, the first 64.
+    pub threads: BTreeSet<u32>,
+    until_ns: u64,
+}
+
+impl Overlap {
+    pub(super) fn ran(&mut self, t_ns: u64, duration_ns: u64, tid: u32) {
+        let end = t_ns.saturating_add(duration_ns);
+        self.busy_ns = self.busy_ns.saturating_add(end.saturating_sub(t_ns.max(self.until_ns)));
+        self.until_ns = self.until_ns.max(end);
+        self.total_ns = self.total_ns.saturating_add(duration_ns);
+        if self.threads.len() < 64 {
+            self.threads.insert(tid);
+        }
+    }
+
+    /// How many ran at the same time on average while any did; 1 when one after the other.
+    pub fn parallel(&self) -> f64 {
+        if self.busy_ns == 0 { 1.0 } else { self.total_ns as f64 / self.busy_ns as f64 }
+    }
+}
+
 /// All regions of one process.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Registrations {
@@ -118,6 +182,14 @@ pub struct Registrations {
     pub repeated: u64,
     /// Ranges seen, for [`Registrations::repeated`].
     pub ranges: RecentRanges,
+    /// The range with most live regions at the same time, in any protection domain.
+    pub most_alike: Alike,
+    /// The same within one protection domain.
+    pub most_alike_in_a_domain: Alike,
+    /// How far registrations ran at the same time.
+    pub overlap: Overlap,
+    alike: Counted,
+    alike_in_a_domain: Counted,
 }
 
 /// A sum of sizes now and at its highest.
@@ -185,7 +257,8 @@ impl Registrations {
 
     /// Takes in a successful change of a region (`ibv_rereg_mr`); what it leaves at 0 stays as it was.
     pub(super) fn changed(&mut self, mr: u64, new: &Region) {
-        let Some(region) = self.regions.get_mut(&mr) else { return };
+        let Some(mut region) = self.regions.remove(&mr) else { return };
+        self.uncount(&region);
         if new.length_bytes > 0 {
             self.bytes.shrink(region.length_bytes);
             self.bytes.grow(new.length_bytes);
@@ -197,12 +270,15 @@ impl Registrations {
         if new.lkey > 0 {
             (region.lkey, region.rkey) = (new.lkey, new.rkey);
         }
+        self.count(&region);
+        self.regions.insert(mr, region);
     }
 
     /// Takes in a successful deregistration.
     pub(super) fn deregistered(&mut self, mr: u64, room: &mut Room) {
         if let Some(region) = self.regions.remove(&mr) {
             room.give(1);
+            self.uncount(&region);
             self.bytes.shrink(region.length_bytes);
             self.population.died();
         } else if self.nameless > 0 {
@@ -217,6 +293,7 @@ impl Registrations {
     pub(super) fn all_gone(&mut self, room: &mut Room) {
         room.give(self.regions.len());
         self.regions.clear();
+        (self.alike, self.alike_in_a_domain) = Default::default();
         self.nameless = 0;
         self.population.live = 0;
         self.bytes.live = 0;
@@ -232,6 +309,8 @@ impl Registrations {
             population: self.population,
             bytes: self.bytes,
             ranges: std::mem::take(&mut self.ranges),
+            alike: std::mem::take(&mut self.alike),
+            alike_in_a_domain: std::mem::take(&mut self.alike_in_a_domain),
             ..Self::default()
         };
     }
@@ -241,20 +320,33 @@ impl Registrations {
         &self.regions
     }
 
+    fn count(&mut self, region: &Region) {
+        self.alike.born(0, region, &mut self.most_alike);
+        self.alike_in_a_domain.born(region.pd, region, &mut self.most_alike_in_a_domain);
+    }
+
+    fn uncount(&mut self, region: &Region) {
+        self.alike.died(0, region);
+        self.alike_in_a_domain.died(region.pd, region);
+    }
+
     fn add(&mut self, mr: u64, region: Region, room: &mut Room) {
         let length = region.length_bytes;
         if mr > 0
-            && let Some(old) = self.regions.get_mut(&mr)
+            && let Some(old) = self.regions.remove(&mr)
         {
+            self.uncount(&old);
+            self.count(&region);
             self.bytes.shrink(old.length_bytes);
             self.bytes.grow(length);
-            *old = region;
+            self.regions.insert(mr, region);
             self.replaced += 1;
             return;
         }
         self.population.born();
         if mr > 0 && room.take() {
             self.bytes.grow(length);
+            self.count(&region);
             self.regions.insert(mr, region);
         } else {
             self.nameless += 1;
@@ -331,6 +423,32 @@ mod tests {
         register(&mut r, &mut room, 2, 0, 4096);
         r.deregistered(1, &mut room);
         assert_eq!((r.population, r.regions().len()), (Population { live: 1, peak: 2 }, 0));
+    }
+
+    #[test]
+    fn the_most_regions_of_one_range_at_the_same_time_are_remembered() {
+        let (mut r, mut room) = (Registrations::default(), Room::default());
+        for mr in 1..=3 {
+            register(&mut r, &mut room, mr, 4096, 4096);
+        }
+        r.deregistered(3, &mut room);
+        register(&mut r, &mut room, 4, 8192, 4096);
+        register(&mut r, &mut room, 4, 4096, 4096);
+        assert_eq!(r.most_alike, Alike { addr: 4096, length_bytes: 4096, count: 3 });
+        assert_eq!(r.most_alike_in_a_domain.count, 3);
+    }
+
+    #[test]
+    fn overlapping_registrations_are_told_from_those_in_a_row() {
+        let mut row = Overlap::default();
+        row.ran(0, 10, 1);
+        row.ran(10, 10, 1);
+        assert_eq!((row.parallel(), row.threads.len()), (1.0, 1));
+        let mut together = Overlap::default();
+        together.ran(0, 10, 1);
+        together.ran(0, 10, 2);
+        assert_eq!((together.parallel(), together.threads.len()), (2.0, 2));
+        assert_eq!(Overlap::default().parallel(), 1.0);
     }
 
     #[test]

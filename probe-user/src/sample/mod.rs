@@ -8,6 +8,7 @@
 //! Every other key carries its unit, except counts and identifiers.
 
 mod data_path;
+mod facts;
 mod merged;
 mod symbol;
 
@@ -20,6 +21,7 @@ pub use data_path::{
     Counting, DataPath, FailedCqes, Instruction, Observed, ObservedBy, Opcode, QueueCounts, QueueDetail,
     QueueKind, QueueSample, ReapLatency, Strides,
 };
+pub use facts::{Facts, Limits, Machine, Placement};
 pub use merged::{Connection, End, Host, OffsetFrom};
 pub use symbol::Symbol;
 
@@ -34,6 +36,8 @@ pub enum Record {
     Header(Header),
     /// What is known of a process, when it is first seen and whenever it changes (exec, exit).
     Process(Process),
+    /// The limits, environment and placement of a process, as read at one moment.
+    Facts(Facts),
     /// A probe reached a verdict, or changed it.
     Probe(Probe),
     /// Cumulative counters at one moment; only what changed since the sample before.
@@ -82,6 +86,8 @@ pub struct Header {
     /// The recordings this trace was merged from; empty for a recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<Host>,
+    /// The machine.
+    pub machine: Machine,
 }
 
 /// An RDMA device as the host shows it.
@@ -100,6 +106,12 @@ pub struct Device {
     pub emulated: bool,
     /// Ports, numbered from 1.
     pub ports: Vec<Port>,
+    /// Its place in the machine.
+    #[serde(skip_serializing_if = "is_default")]
+    pub placement: Placement,
+    /// What it can hold, where somebody could ask it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub limits: Limits,
 }
 
 /// A port of a [`Device`].
@@ -377,6 +389,10 @@ pub struct Event {
     /// User stack of the caller, innermost first, where one was taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<u64>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn is_zero(n: &i32) -> bool {

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::sample::{
-    Call, DataPath, Detail, Device, Event, Header, Lost, Probe, Process, ProcessId, ProcessSample, QueueKind,
-    QueueSample, Record, Sample, Symbol,
+    Call, DataPath, Detail, Device, Event, Facts, Header, Lost, Probe, Process, ProcessId, ProcessSample,
+    QueueKind, QueueSample, Record, Sample, Symbol,
 };
 
 /// Live objects remembered; further ones are unknown to the trace that begins later, as those are that are older than a
@@ -22,6 +22,7 @@ pub struct Carry {
     header: Header,
     processes: BTreeMap<ProcessId, Process>,
     probes: BTreeMap<(String, String), Probe>,
+    facts: BTreeMap<ProcessId, Facts>,
     counters: BTreeMap<ProcessId, ProcessSample>,
     queues: BTreeMap<(ProcessId, QueueKind, u64), QueueSample>,
     devices: BTreeMap<String, Device>,
@@ -59,6 +60,11 @@ impl Carry {
                     self.probes.insert((probe.name.clone(), probe.place.clone()), probe.clone());
                 }
             }
+            Record::Facts(facts) => {
+                if self.facts.len() < MAX_NAMES || self.facts.contains_key(&facts.id) {
+                    self.facts.insert(facts.id, facts.clone());
+                }
+            }
             Record::Sample(sample) => self.sample(sample),
             Record::Event(event) if event.errno == 0 => self.event(event),
             Record::Symbol(symbol) => {
@@ -87,6 +93,7 @@ impl Carry {
             ..self.header.clone()
         };
         let mut records: Vec<Record> = self.processes.values().cloned().map(Record::Process).collect();
+        records.extend(self.facts.values().cloned().map(Record::Facts));
         records.extend(self.probes.values().cloned().map(Record::Probe));
         records.extend(self.symbols.values().cloned().map(Record::Symbol));
         let mut events: Vec<_> = self.objects.values().flatten().collect();
@@ -153,6 +160,7 @@ impl Carry {
             self.ended.remove(id);
             self.processes.remove(id);
             self.counters.remove(id);
+            self.facts.remove(id);
         }
         if !over.is_empty() {
             self.objects.retain(|(id, ..), _| !over.contains(id));

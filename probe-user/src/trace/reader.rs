@@ -247,6 +247,7 @@ fn parse(text: &str) -> serde_json::Result<Option<Record>> {
     Ok(Some(match &*kind {
         "header" => Record::Header(serde_json::from_str(text)?),
         "process" => Record::Process(serde_json::from_str(text)?),
+        "facts" => Record::Facts(serde_json::from_str(text)?),
         "probe" => Record::Probe(serde_json::from_str(text)?),
         "sample" => Record::Sample(serde_json::from_str(text)?),
         "event" => Record::Event(serde_json::from_str(text)?),

@@ -1,5 +1,7 @@
 //! Cumulative counts, what they were when the window of interest began, and what the last interval added.
 
+use std::borrow::Cow;
+
 use crate::sample::QueueCounts;
 
 /// What changed from one sample to the next.
@@ -55,6 +57,14 @@ impl Tally {
     /// Counts since the observation (or the window of interest) began.
     pub fn counts(&self) -> QueueCounts {
         self.before.as_ref().map_or_else(|| self.now.clone(), |before| self.now.since(before))
+    }
+
+    /// The same without a copy where there is no window.
+    pub fn seen(&self) -> Cow<'_, QueueCounts> {
+        match &self.before {
+            None => Cow::Borrowed(&self.now),
+            Some(before) => Cow::Owned(self.now.since(before)),
+        }
     }
 
     /// What the interval that ended at `now_ns` added; `None` when nothing changed in it.
