@@ -12,12 +12,13 @@ use crate::output::{emit, json, note};
 use crate::probe::{self, Checked};
 use crate::progress::Progress;
 use crate::suite::{self, Finding, Workload};
-use crate::{emulated, memory, plot, predict, print, responder, truth};
+use crate::{emulated, memory, plot, predict, print, responder, sick, truth};
 use anyhow::{Context as _, Result, bail};
 use rnic_emu::device::speed::Speed;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::net::{Ipv6Addr, TcpListener};
+use std::time::Duration;
 
 /// Runs the command line.
 pub fn run(cli: Cli) -> Result<()> {
@@ -42,6 +43,16 @@ pub fn run(cli: Cli) -> Result<()> {
                 return Err(usage(format!("a value of --values is out of range; give 1 to {}", 1u64 << 40)));
             }
             measure(workload, &variants, values.as_deref(), &common)
+        }
+        Command::Sick { name: None, .. } => emit(None, &sick::list()),
+        Command::Sick { name: Some(name), healthy, seconds, device, emulated } => {
+            let program = sick::find(&name)?;
+            if !(seconds.is_finite() && (0.1..=3600.0).contains(&seconds)) {
+                return Err(usage(format!("--seconds {seconds} is out of range; give 0.1 to 3600")));
+            }
+            sick::run(program, healthy, Duration::from_secs_f64(seconds), || {
+                open(device.as_deref(), emulated, &program.settings())
+            })
         }
         Command::Compare { name, comparison, probe, common } => {
             let workloads = if name == "all" { suite::ALL.to_vec() } else { vec![suite::find(&name)?] };
@@ -74,20 +85,7 @@ pub fn run(cli: Cli) -> Result<()> {
 /// Opens the device, starting over under the emulated one where there is none to open.
 fn device(common: &Common) -> Result<Device> {
     let settings = Settings { profile: common.profile.clone(), speed: common.speed.clone() };
-    let wanted = if common.emulated { Some("emu0") } else { common.device.as_deref() };
-    let emulated_wanted = wanted.is_some_and(|name| name.starts_with("emu"));
-    if emulated_wanted && !emulated::is_loaded() {
-        match emulated::start_over(&settings)? {}
-    }
-    let device = match Device::choose(wanted)? {
-        Some(device) => device,
-        None => {
-            if !emulated::is_loaded() {
-                note!("no usable RDMA device here; using the emulated RNIC");
-            }
-            match emulated::start_over(&settings)? {}
-        }
-    };
+    let device = open(common.device.as_deref(), common.emulated, &settings)?;
     if (common.profile.is_some() || common.speed.is_some()) && device.kind != DeviceKind::Emulated {
         return Err(usage(format!(
             "--profile and --speed are for the emulated device, and {} is a {}; add --emulated",
@@ -95,6 +93,24 @@ fn device(common: &Common) -> Result<Device> {
         )));
     }
     Ok(device)
+}
+
+/// The device of that name, or the first there is, or the emulated one with these settings.
+fn open(named: Option<&str>, emulated: bool, settings: &Settings) -> Result<Device> {
+    let wanted = if emulated { Some("emu0") } else { named };
+    let emulated_wanted = wanted.is_some_and(|name| name.starts_with("emu"));
+    if emulated_wanted && !emulated::is_loaded() {
+        match emulated::start_over(settings)? {}
+    }
+    match Device::choose(wanted)? {
+        Some(device) => Ok(device),
+        None => {
+            if !emulated::is_loaded() {
+                note!("no usable RDMA device here; using the emulated RNIC");
+            }
+            match emulated::start_over(settings)? {}
+        }
+    }
 }
 
 /// The bench, or `None` when this process was asked to serve and has done so.

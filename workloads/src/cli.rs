@@ -51,6 +51,23 @@ pub enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// Run a small program with exactly one fault, or its healthy twin, for a diagnosis to find
+    Sick {
+        /// Program (without one, all are listed)
+        name: Option<String>,
+        /// Run the twin that does the same without the fault
+        #[arg(long)]
+        healthy: bool,
+        /// How long
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+        /// RDMA device [default: the first with an active port, else the emulated one]
+        #[arg(long, short)]
+        device: Option<String>,
+        /// Use the emulated device even where there is a real one
+        #[arg(long, conflicts_with = "device")]
+        emulated: bool,
+    },
     /// Compare slow and fast, with a verdict; `all` prints the claims table
     Compare {
         /// Workload (see `list`), or `all`

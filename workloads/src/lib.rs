@@ -25,6 +25,7 @@ pub mod print;
 pub mod probe;
 pub mod progress;
 pub mod responder;
+pub mod sick;
 pub mod suite;
 pub mod sync;
 pub mod table;

@@ -130,6 +130,23 @@ impl Cq {
         Ok(found.min(WC_BATCH))
     }
 
+    /// Reaps one completion at most; returns how many.
+    pub fn poll_one(&self) -> Result<usize, VerbsError> {
+        let mut one = ffi::ibv_wc::default();
+        // SAFETY: the queue is alive and there is room for the one asked for.
+        let found = unsafe { (self.poll)(self.raw.as_ptr(), 1, &raw mut one) };
+        self.tally.polls.add(1);
+        let found = usize::try_from(found).map_err(|_| VerbsError::returned("ibv_poll_cq", found))?;
+        match found {
+            0 => self.tally.empty_polls.add(1),
+            _ => {
+                self.tally.cqes.add(1);
+                self.tally.cqe_errors.add(u64::from(!one.is_valid()));
+            }
+        }
+        Ok(found.min(1))
+    }
+
     /// Calls of [`Cq::poll`] so far, those that found nothing, and completions reaped.
     pub fn counts(&self) -> (u64, u64, u64) {
         (self.tally.polls.get(), self.tally.empty_polls.get(), self.tally.cqes.get())

@@ -70,6 +70,11 @@ impl SendList {
         }
     }
 
+    /// Adds a SEND.
+    pub fn send(&mut self, id: u64, sge: ffi::ibv_sge) {
+        self.push(id, ibv_wr_opcode::IBV_WR_SEND, sge);
+    }
+
     /// Adds an RDMA READ.
     pub fn read(&mut self, id: u64, sge: ffi::ibv_sge, remote: u64, rkey: u32) {
         let wr = self.push(id, ibv_wr_opcode::IBV_WR_RDMA_READ, sge);

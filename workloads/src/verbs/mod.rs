@@ -15,7 +15,7 @@ pub use cq::{Channel, Cq, WC_BATCH};
 pub use ibverbs_sys as ffi;
 pub use list::{Atomic, SendList};
 pub use mr::{Access, Mr, Pd};
-pub use qp::{Address, Caps, PostError, Qp, Retry, State, Transport};
+pub use qp::{Address, Caps, PostError, Qp, Retry, SharedQp, State, Transport, Wiring};
 
 use std::io;
 

@@ -50,6 +50,8 @@ pub enum Access {
     Remote,
     /// As [`Access::Remote`], without atomics, for devices that have none.
     RemoteNoAtomics,
+    /// Remote write without local write, which contradicts itself: refused.
+    Contradictory,
     /// Local access to memory that is paged in on demand instead of pinned.
     OnDemand,
 }
@@ -61,6 +63,7 @@ impl Access {
             | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         let flags = match self {
             Access::Local => local,
+            Access::Contradictory => ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0,
             Access::OnDemand => local | ffi::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0,
             Access::RemoteNoAtomics => local | remote,
             Access::Remote => local | remote | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0,

@@ -5,6 +5,7 @@ use super::{Context, Cq, Pd, Port, SendList, VerbsError, check};
 use crate::truth::{self, Entry};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 
@@ -44,6 +45,30 @@ impl Default for Retry {
     fn default() -> Retry {
         // 14 is 67 ms, the value most applications use.
         Retry { timeout: 14, count: 7, rnr: 7 }
+    }
+}
+
+/// Everything about a connection that [`Qp::connect`] chooses well and a program can choose badly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wiring {
+    /// Patience.
+    pub retry: Retry,
+    /// RNR timer asked of the peer's senders: 12 is 0.64 ms, 0 is 655 ms.
+    pub min_rnr_timer: u8,
+    /// READs and atomics it may have outstanding.
+    pub reads: u8,
+    /// READs and atomics it serves at the same time.
+    pub serves: u8,
+    /// Whether peers may write, read and do atomics.
+    pub remote_access: bool,
+    /// Path MTU as the verbs enumeration; the port's when not given.
+    pub mtu: Option<u32>,
+}
+
+impl Wiring {
+    /// What works well: `reads` READs and atomics outstanding each way.
+    pub fn usual(retry: Retry, reads: u8) -> Wiring {
+        Wiring { retry, min_rnr_timer: 12, reads, serves: reads, remote_access: true, mtu: None }
     }
 }
 
@@ -97,6 +122,18 @@ impl Qp {
         transport: Transport,
         caps: Caps,
     ) -> Result<Qp, VerbsError> {
+        Qp::signalling(pd, send, recv, transport, caps, false)
+    }
+
+    /// Creates a QP in RESET, which completes every send (`sq_sig_all`) where that is asked for.
+    pub fn signalling(
+        pd: &Pd,
+        send: &Rc<Cq>,
+        recv: &Rc<Cq>,
+        transport: Transport,
+        caps: Caps,
+        all: bool,
+    ) -> Result<Qp, VerbsError> {
         let mut init = ffi::ibv_qp_init_attr {
             send_cq: send.raw(),
             recv_cq: recv.raw(),
@@ -111,6 +148,7 @@ impl Qp {
                 Transport::Rc => ffi::ibv_qp_type::IBV_QPT_RC,
                 Transport::Uc => ffi::ibv_qp_type::IBV_QPT_UC,
             },
+            sq_sig_all: i32::from(all),
             ..Default::default()
         };
         // SAFETY: PD and CQs are alive and kept so by the new object; `init` is read and written during the call only.
@@ -173,6 +211,12 @@ impl Qp {
     /// Takes the QP from RESET through INIT and RTR to RTS, connected to `peer`.
     /// `reads` is the number of READs and atomics each side may have outstanding at the other.
     pub fn connect(&self, port: &Port, peer: &Address, retry: Retry, reads: u8) -> Result<(), VerbsError> {
+        self.wire(port, peer, &Wiring::usual(retry, reads))
+    }
+
+    /// The same with every choice open.
+    pub fn wire(&self, port: &Port, peer: &Address, wiring: &Wiring) -> Result<(), VerbsError> {
+        let Wiring { retry, min_rnr_timer, reads, serves, remote_access, mtu } = *wiring;
         let rc = self.transport == Transport::Rc;
         let mut attr = ffi::ibv_qp_attr {
             qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
@@ -180,7 +224,9 @@ impl Qp {
             qp_access_flags: {
                 use ffi::ibv_access_flags as access;
                 let write = access::IBV_ACCESS_REMOTE_WRITE.0;
-                if rc {
+                if !remote_access {
+                    0
+                } else if rc {
                     write | access::IBV_ACCESS_REMOTE_READ.0 | access::IBV_ACCESS_REMOTE_ATOMIC.0
                 } else {
                     write
@@ -198,11 +244,11 @@ impl Qp {
 
         attr = ffi::ibv_qp_attr {
             qp_state: ffi::ibv_qp_state::IBV_QPS_RTR,
-            path_mtu: port.mtu,
+            path_mtu: mtu.unwrap_or(port.mtu),
             dest_qp_num: peer.qpn,
             rq_psn: peer.psn,
-            max_dest_rd_atomic: reads,
-            min_rnr_timer: 12,
+            max_dest_rd_atomic: serves,
+            min_rnr_timer,
             ah_attr: address_vector(port, peer),
             ..Default::default()
         };
@@ -244,6 +290,24 @@ impl Qp {
             }
             _ => error,
         })
+    }
+
+    /// Moves the QP to the error state: everything outstanding is flushed.
+    pub fn fail(&self) -> Result<(), VerbsError> {
+        let mut attr = ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
+        self.modify(&mut attr, mask::IBV_QP_STATE.0)
+    }
+
+    /// Asks for another ACK timeout, naming the state it is in: allowed on the way to RTS only, so refused later.
+    pub fn change_timeout(&self, timeout: u8) -> Result<(), VerbsError> {
+        let mut attr =
+            ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_RTS, timeout, ..Default::default() };
+        self.modify(&mut attr, mask::IBV_QP_STATE.0 | mask::IBV_QP_TIMEOUT.0)
+    }
+
+    /// The QP for several threads to post to.
+    pub fn shared(&self) -> SharedQp<'_> {
+        SharedQp { qp: self.raw.as_ptr() as usize, post_send: self.post_send, _owner: PhantomData }
     }
 
     /// Current state, asked of the device.
@@ -312,6 +376,26 @@ impl Qp {
     /// The device the QP lives on.
     pub fn context(&self) -> &Context {
         self._pd.context()
+    }
+}
+
+/// A QP that several threads post to at the same time, which the verbs allow. What is posted so is not in the ground
+/// truth, whose counters have one writer each.
+#[derive(Clone, Copy)]
+pub struct SharedQp<'q> {
+    qp: usize,
+    post_send:
+        unsafe extern "C" fn(*mut ffi::ibv_qp, *mut ffi::ibv_send_wr, *mut *mut ffi::ibv_send_wr) -> i32,
+    _owner: PhantomData<fn(&'q ())>,
+}
+
+impl SharedQp<'_> {
+    /// Posts a list; false when it was refused.
+    pub fn post(&self, list: &mut SendList) -> bool {
+        let mut bad = null_mut();
+        // SAFETY: the QP is borrowed for as long as this lives and may be used from any thread; the chain lives in
+        // `list` for the call.
+        unsafe { (self.post_send)(self.qp as *mut ffi::ibv_qp, list.chain(), &mut bad) == 0 }
     }
 }
 

@@ -1,0 +1,20 @@
+//! Requests posted one by one.
+
+use super::kit::{Flow, Kit};
+use super::{Needs, Program};
+use anyhow::Result;
+
+/// The program.
+pub static PROGRAM: Program = Program {
+    name: "one-wr-per-post",
+    fault: "a call and a doorbell for each of many requests",
+    healthy: "lists of 16",
+    needs: Needs::Anything,
+    environment: None,
+    run,
+};
+
+fn run(kit: &Kit, healthy: bool) -> Result<()> {
+    let flow = Flow { list: if healthy { 16 } else { 1 }, ..Flow::default() };
+    kit.rig(&kit.shape())?.run(&flow, kit.seconds)
+}
