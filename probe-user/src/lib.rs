@@ -5,6 +5,7 @@ pub mod collect;
 pub mod contexts;
 pub mod data_path;
 pub mod devices;
+pub mod doctor;
 pub mod entry;
 pub mod export;
 pub mod hooks;

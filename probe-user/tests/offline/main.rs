@@ -4,10 +4,9 @@
 
 mod common;
 mod data_path;
-mod elsewhere;
+mod doctor;
 mod export;
-mod fuzz;
-mod keep;
+mod manual;
 mod merge;
 mod real;
 mod report;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use probe_user::devices::{Inventory, inventory};
+use probe_user::doctor::{Document, Settings, examine};
 use probe_user::model::Model;
 use probe_user::report::{Diff, Filter, Groups, Report, build, by_call, by_cq, by_peer, by_qp, diff};
 use probe_user::sample::Record;
@@ -23,8 +24,9 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas")
 }
 
-fn schemas() -> [(&'static str, Value); 5] {
+fn schemas() -> [(&'static str, Value); 6] {
     [
+        ("rdma-doctor-1.json", schema::<Document>("rdma-doctor/1")),
         ("rdma-groups-1.json", schema::<Groups>("rdma-groups/1")),
         ("rdma-diff-1.json", schema::<Diff>("rdma-diff/1")),
         ("rdma-trace-1.json", schema::<Record>("rdma-trace/1")),
@@ -120,4 +122,13 @@ fn the_format_document_names_every_key_of_a_trace() {
     assert!(keys.len() > 50, "{keys:?}");
     let missing: Vec<_> = keys.iter().filter(|key| !document.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "docs/trace-format.md does not name {missing:?}");
+}
+
+#[test]
+fn a_diagnosis_keeps_to_its_schema() {
+    let mut model = Model::new();
+    every_kind_of_record().iter().for_each(|record| model.push(record));
+    let document = Document::new(examine(&model, &Settings::default()), model.duration_ns());
+    assert!(!document.findings.is_empty(), "a failed registration is a finding");
+    assert_valid(&schema_of("rdma-doctor-1.json"), &serde_json::to_value(&document).unwrap());
 }

@@ -1,0 +1,210 @@
+//! Waiting for completions: by polling or by events.
+
+use super::super::finding::{Confidence, Cost, Severity, many};
+use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
+use super::super::subject::Subject;
+use super::super::traffic::{detail, share};
+use super::man;
+use crate::report::units::{count, duration, percent};
+use crate::sample::Call;
+
+const POLLS: Threshold = Threshold {
+    key: "min_polls_per_second",
+    value: 100_000.0,
+    unit: "polls per second",
+    why: "below it polling takes less than a hundredth of a core",
+};
+
+const EMPTY: Threshold = Threshold {
+    key: "min_empty_share",
+    value: 0.999,
+    unit: "share of polls",
+    why: "a busy poller at a high rate of messages finds nothing in nine of ten polls and is right to poll",
+};
+
+const QUIET: Threshold = Threshold {
+    key: "max_requests_per_second",
+    value: 2_000.0,
+    unit: "requests per second",
+    why: "waking up costs 10 to 50 µs of processor time: at this rate a tenth of a core, against a whole one",
+};
+
+/// A poll that finds nothing, ns: 22 on a current processor, provider's lock included.
+const POLL_NS: f64 = 30.0;
+
+/// A core burnt.
+pub static BUSY: Rule = Rule {
+    id: "busy-poll-idle",
+    title: "a processor polls for completions that rarely come",
+    looks_at: "empty polls, and requests and completions per second",
+    plane: Plane::Data,
+    thresholds: &[&POLLS, &EMPTY, &QUIET],
+    cause: "ibv_poll_cq is called over and over and nearly always finds nothing: a processor is busy for a few completions a second.",
+    remedy: "Wait for events where the load is low: a completion channel (ibv_create_comp_channel), ibv_req_notify_cq, poll until empty, then ibv_get_cq_event or epoll on its descriptor; or poll for some µs first and wait only then.",
+    unless: "the last microseconds of latency are what the processor is paid for: an event adds 5 to 50 µs.",
+    workload: Some("event-vs-poll"),
+    shown: Shown::By("busy-poll-idle"),
+    links: &[man!("3", "ibv_poll_cq"), man!("3", "ibv_get_cq_event")],
+    met: &["valkey-io/libvalkey#301", "ydb-platform/ydb#29463", "RDMA-Rust/sideway#113"],
+    check: Check::Process(busy),
+};
+
+const EVENTS: Threshold = Threshold {
+    key: "min_events_per_second",
+    value: 5_000.0,
+    unit: "completion events per second",
+    why: "each costs an interrupt and a wake-up, some 5 µs: a fortieth of a core and more",
+};
+
+const FEW: Threshold = Threshold {
+    key: "max_cqes_per_event",
+    value: 4.0,
+    unit: "completions per event",
+    why: "an event that brings many completions is worth its price",
+};
+
+/// CPU time of an interrupt, a wake-up and a read, ns.
+const EVENT_NS: f64 = 5_000.0;
+
+/// Interrupts at a high rate.
+pub static EVENTS_OFTEN: Rule = Rule {
+    id: "events-at-high-rate",
+    title: "completion events come at a high rate",
+    looks_at: "ibv_get_cq_event per second, and completions per event where polls are observed",
+    plane: Plane::Control,
+    thresholds: &[&EVENTS, &FEW],
+    cause: "Each completion event costs an interrupt, a wake-up and a system call: at this rate they cost more time than polling would, and add 5 to 50 µs to each message.",
+    remedy: "Poll while the load is high: after an event, go on polling for some µs before arming the queue again (ibv_req_notify_cq); signal less; or moderate events on the device (ibv_modify_cq with IBV_CQ_ATTR_MODERATE: count and period).",
+    unless: "processors are shared and latency does not matter.",
+    workload: Some("event-vs-poll"),
+    shown: Shown::By("events-at-high-rate"),
+    links: &[man!("3", "ibv_get_cq_event"), man!("3", "ibv_modify_cq")],
+    met: &["dingodb/DingoCache#255", "RDMA-Rust/sideway#113"],
+    check: Check::Process(often),
+};
+
+const STALL: Threshold = Threshold {
+    key: "min_wait_ms",
+    value: 200.0,
+    unit: "ms in one wait",
+    why: "a wait of this length while work is under way is a stall to the user",
+};
+
+/// Waiting though completions are there.
+pub static LOST_WAKEUP: Rule = Rule {
+    id: "event-lost-wakeup",
+    title: "the program waits for an event though completions may be waiting",
+    looks_at: "waits per completion queue against polls: whether it polls until a poll finds nothing, and how long it then waits",
+    plane: Plane::Data,
+    thresholds: &[&STALL],
+    cause: "An event is raised once, by the first completion after the queue was armed (ibv_req_notify_cq). The program takes one completion per event and waits again: what else came meanwhile raises no event, and is found only when something new comes, or never.",
+    remedy: "After each event: ibv_ack_cq_events, arm (ibv_req_notify_cq), then poll until ibv_poll_cq returns 0. Arm before the last poll, not after it.",
+    unless: "at most one completion can be outstanding.",
+    workload: Some("event-vs-poll"),
+    shown: Shown::By("event-lost-wakeup"),
+    links: &[man!("3", "ibv_get_cq_event"), man!("3", "ibv_req_notify_cq")],
+    met: &[
+        "linux-rdma/perftest#137",
+        "linux-rdma/perftest#203",
+        "ydb-platform/nbs#449",
+        "valkey-io/libvalkey#301",
+    ],
+    check: Check::Process(lost_wakeup),
+};
+
+fn busy(subject: &Subject<'_>) -> Verdict {
+    let Some(traffic) = subject.traffic else { return Verdict::Clear };
+    if !traffic.has_rates() {
+        return Verdict::NotEnoughData("polls were sampled: their rate is not known");
+    }
+    let all = &traffic.all;
+    let (polls, cqes) = (subject.per_second(all.polls), subject.per_second(all.cqes));
+    // Where one in N is signalled, few completions stand for much work.
+    let work = cqes.max(subject.per_second(all.wrs));
+    let empty = share(all.empty_polls, all.polls);
+    if polls < subject.limit(&POLLS) || empty < subject.limit(&EMPTY) || work > subject.limit(&QUIET) {
+        return Verdict::Clear;
+    }
+    let core = (polls * POLL_NS / 1e9).min(1.0);
+    Case::new(
+        if core >= 0.05 { Severity::Warning } else { Severity::Note },
+        Confidence::Medium,
+        format!("{} polls a second find {} completions", count(polls as u64), count(cqes as u64)),
+    )
+    .because(format!("{} of {} polls found nothing", count(all.empty_polls), count(all.polls)))
+    .costs(Cost {
+        cpu_share: Some(core),
+        text: format!("at least {} of a core (about {POLL_NS} ns a poll)", percent(core)),
+        ..Cost::default()
+    })
+    .found()
+}
+
+fn often(subject: &Subject<'_>) -> Verdict {
+    let events = subject.process.count(Call::GetCqEvent).returned;
+    let rate = subject.per_second(events);
+    if rate < subject.limit(&EVENTS) {
+        return Verdict::Clear;
+    }
+    let per_event = subject.traffic.map(|traffic| share(traffic.all.cqes, events));
+    if per_event.is_some_and(|n| n > subject.limit(&FEW)) {
+        return Verdict::Clear;
+    }
+    let core = rate * EVENT_NS / 1e9;
+    let mut case = Case::new(
+        Severity::Warning,
+        Confidence::Medium,
+        format!("{} completion events a second", count(rate as u64)),
+    )
+    .because(format!("{} events taken by ibv_get_cq_event", count(events)));
+    if let Some(n) = per_event {
+        case = case.because(format!("{n:.1} completions for each"));
+    }
+    case.costs(Cost {
+        us_per_message: Some(EVENT_NS / 1e3),
+        cpu_share: Some(core),
+        text: format!("about {} of a core (some {} an event)", percent(core), duration(EVENT_NS as u64)),
+        ..Cost::default()
+    })
+    .found()
+}
+
+fn lost_wakeup(subject: &Subject<'_>) -> Verdict {
+    let Some(traffic) = subject.traffic else { return Verdict::Clear };
+    let waits = subject.process.count(Call::GetCqEvent);
+    let mut suspects = traffic.polled().filter(|(_, counts)| {
+        // One completion per poll, one poll per event, never until nothing is left.
+        counts.notifies >= 10
+            && counts.polls <= counts.notifies + counts.notifies / 10 + 2
+            && counts.empty_polls * 10 <= counts.polls
+            && counts.cqes <= counts.polls
+            && detail(counts).and_then(|d| d.most_cqes_per_poll).unwrap_or(1) == 1
+    });
+    let Some((queue, counts)) = suspects.next() else { return Verdict::Clear };
+    // Every signalled request makes a completion: what was not taken lies in the queue.
+    let left = traffic.all.signalled.saturating_sub(traffic.all.cqes);
+    let backlog = left > 2 + traffic.all.cqes / 10;
+    let more = left > 0 || traffic.all.recv_wrs > 0;
+    let longest = subject.process.longest_ns(&[Call::GetCqEvent]).unwrap_or(0);
+    let hangs = waits.entered > waits.returned;
+    let stalled = longest as f64 >= subject.limit(&STALL) * 1e6;
+    if !backlog && !(more && (hangs || stalled)) {
+        return Verdict::Clear;
+    }
+    Case::new(Severity::Problem, Confidence::Medium, LOST_WAKEUP.title)
+        .because(format!(
+            "CQ {}: armed {} times, polled {} times, {} of these found nothing, never more than one completion",
+            queue.number,
+            count(counts.notifies),
+            count(counts.polls),
+            count(counts.empty_polls)
+        ))
+        .because(if backlog {
+            format!("{} completions were never taken", count(left))
+        } else if hangs {
+            format!("{} had not returned at the end", many(waits.entered - waits.returned, "wait"))
+        } else {
+            format!("the longest wait took {}", duration(longest))
+        })
+        .found()
+}

@@ -1,0 +1,137 @@
+//! How completion queues are laid out.
+
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
+use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
+use super::super::subject::Subject;
+use super::man;
+use crate::model::Cq;
+use crate::report::units::{bytes, count};
+
+const SEVERAL: Threshold = Threshold {
+    key: "min_qps",
+    value: 16.0,
+    unit: "queue pairs",
+    why: "from here on looking at every queue takes longer than a completion",
+};
+
+/// Bytes of an entry in host memory.
+const CQE_BYTES: u64 = 64;
+
+/// One for each queue pair.
+pub static PER_QP: Rule = Rule {
+    id: "cq-per-qp",
+    title: "a completion queue for each queue pair",
+    looks_at: "queue pairs and completion queues alive at the same time, and threads that poll where they are observed",
+    plane: Plane::Control,
+    thresholds: &[&SEVERAL],
+    cause: "Every queue pair completes into a queue of its own. Each takes device context and a ring in memory, and whoever polls must look at all of them, most of them in vain.",
+    remedy: "Let the queue pairs that one thread serves share one completion queue (send_cq and recv_cq of ibv_create_qp), deep enough for all that may complete.",
+    unless: "each thread serves one queue pair only, or completions must be told apart by priority.",
+    workload: Some("shared-cq"),
+    shown: Shown::By("cq-per-qp"),
+    links: &[man!("3", "ibv_create_cq"), man!("3", "ibv_create_qp")],
+    met: &["linux-rdma/perftest#78"],
+    check: Check::Process(per_qp),
+};
+
+/// Too small for what may complete.
+pub static TOO_SMALL: Rule = Rule {
+    id: "cq-too-small",
+    title: "a completion queue is smaller than what may complete into it",
+    looks_at: "entries of each completion queue against the send and receive queues of the queue pairs that use it",
+    plane: Plane::Control,
+    thresholds: &[],
+    cause: "When a completion queue runs over, the device breaks every queue pair that uses it. When a queue pair fails, all its outstanding requests complete with an error, unsignalled ones included.",
+    remedy: "Create it with as many entries as all its queue pairs can have outstanding (sum of max_send_wr and max_recv_wr; a shared receive queue counts once), or resize it with ibv_resize_cq when queue pairs are added.",
+    unless: "the program never has as much outstanding as its queues hold (it signals one in N, or keeps count).",
+    workload: None,
+    shown: Shown::By("cq-too-small"),
+    links: &[man!("3", "ibv_create_cq"), man!("3", "ibv_resize_cq")],
+    met: &["ROCm/TransferBench#239", "linux-rdma/perftest#78", "openucx/ucx#7143"],
+    check: Check::Process(too_small),
+};
+
+/// It ran over.
+pub static OVERRUN: Rule = Rule {
+    id: "cq-overrun",
+    title: "a completion queue ran over",
+    looks_at: "asynchronous events received by ibv_get_async_event",
+    plane: Plane::Control,
+    thresholds: &[],
+    cause: "More completions came than the queue has entries (IBV_EVENT_CQ_ERR): entries are lost and its queue pairs are broken.",
+    remedy: "Create the completion queue with more entries, poll more often, or keep fewer requests outstanding.",
+    unless: "",
+    workload: None,
+    shown: Shown::Synthetic {
+        why: "it takes a program that reads asynchronous events and overruns its queue, and the emulated device sends none",
+    },
+    links: &[man!("3", "ibv_get_async_event")],
+    met: &["ROCm/TransferBench#239", "openucx/ucx#7143"],
+    check: Check::Process(overrun),
+};
+
+/// `IBV_EVENT_CQ_ERR`.
+const CQ_ERR: u32 = 0;
+
+fn per_qp(subject: &Subject<'_>) -> Verdict {
+    let queues = &subject.process.queues;
+    let (qps, cqs) = (queues.qp_population.peak, queues.cq_population.peak);
+    // Two queues for each, one for sends and one for receives, are the same fault.
+    if (qps as f64) < subject.limit(&SEVERAL) || cqs < qps {
+        return Verdict::Clear;
+    }
+    let ring = |cq: &Cq| u64::from(cq.cqe) * CQE_BYTES;
+    let rings: u64 = queues.cqs().values().map(ring).chain(queues.ended_cqs().map(ring)).sum();
+    Case::new(
+        Severity::Warning,
+        Confidence::Medium,
+        format!("a completion queue for each of {}", many(qps, "queue pair")),
+    )
+    .because(format!("{} and {} at the same time", many(qps, "QP"), many(cqs, "CQ")))
+    .because(format!("at most {} on one CQ", many(queues.most_qps_on_a_cq, "QP")))
+    .costs(Cost {
+        memory_bytes: Some(rings),
+        text: format!("{} of rings in host memory, and a context on the device for each", bytes(rings)),
+        ..Cost::default()
+    })
+    .found()
+}
+
+fn too_small(subject: &Subject<'_>) -> Verdict {
+    let queues = &subject.process.queues;
+    let mut found = 0;
+    let mut worst: Option<&Cq> = None;
+    for cq in queues.cqs().values().chain(queues.ended_cqs()) {
+        if cq.created_ns.is_none() || cq.cqe == 0 || cq.most_possible <= u64::from(cq.cqe) {
+            continue;
+        }
+        found += 1;
+        let excess = |cq: &Cq| cq.most_possible as f64 / f64::from(cq.cqe.max(1));
+        if worst.is_none_or(|worst| excess(cq) > excess(worst)) {
+            worst = Some(cq);
+        }
+    }
+    let Some(worst) = worst else { return Verdict::Clear };
+    Case::new(
+        Severity::Warning,
+        Confidence::Low,
+        format!("{} smaller than what may complete into it", many(found, "completion queue")),
+    )
+    .because(format!(
+        "{} entries for {} outstanding requests at most, of {}",
+        count(worst.cqe.into()),
+        count(worst.most_possible),
+        many(worst.qps.peak, "queue pair")
+    ))
+    .found()
+}
+
+fn overrun(subject: &Subject<'_>) -> Verdict {
+    let Some(n) = subject.process.async_events.get(&CQ_ERR) else { return Verdict::Clear };
+    Case::new(Severity::Problem, Confidence::High, OVERRUN.title)
+        .because_of(Some(Evidence {
+            text: format!("IBV_EVENT_CQ_ERR received {} times", count(*n)),
+            qpns: Vec::new(),
+        }))
+        .found()
+}

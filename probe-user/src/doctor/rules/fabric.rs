@@ -1,0 +1,206 @@
+//! What the ports' counters say of loss and congestion.
+
+use super::super::finding::{Confidence, Evidence, Severity, many};
+use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
+use super::super::subject::{Host, Subject};
+use super::man;
+use crate::report::units::{count, duration};
+
+const LOST: Threshold = Threshold {
+    key: "min_events",
+    value: 10.0,
+    unit: "events during the recording",
+    why: "one bit error now and then is in the specification of every link",
+};
+
+/// Packets lost on the way.
+pub static LOSS: Rule = Rule {
+    id: "packets-lost",
+    title: "packets are lost or damaged on the way",
+    looks_at: "growth of loss counters over the recording: out_of_sequence, packet_seq_err, implied_nak_seq_err, local_ack_timeout_err, roce_adp_retrans, symbol and receive errors, discards",
+    plane: Plane::Device,
+    thresholds: &[&LOST],
+    cause: "Reliable transports send again what was lost, and go back to where the loss was: each loss costs a round trip or an ACK timeout, and throughput falls far more than the share of lost packets.",
+    remedy: "On RoCE make the traffic class lossless (PFC on the priority of its DSCP, at NICs and switches alike) or switch congestion control on (ECN/DCQCN); look at cables and optics where symbol errors grow (ethtool -S, mlxlink).",
+    unless: "the loss comes from a link that is going up or down now.",
+    workload: None,
+    shown: Shown::Synthetic { why: "no lossy network is at hand" },
+    links: &["https://docs.kernel.org/infiniband/core_locking.html"],
+    met: &["NVIDIA/nccl#378", "NVIDIA/nccl#306", "openucx/ucx#6000", "bytedance/byteps#179"],
+    check: Check::Host(loss),
+};
+
+const MARKS: Threshold = Threshold {
+    key: "min_per_second",
+    value: 100.0,
+    unit: "congestion notifications per second",
+    why: "a few are how congestion control feels its way",
+};
+
+/// Congestion.
+pub static CONGESTION: Rule = Rule {
+    id: "network-congested",
+    title: "the network is congested",
+    looks_at: "growth of congestion counters over the recording: np_cnp_sent, rp_cnp_handled, np_ecn_marked_roce_packets, port_xmit_wait",
+    plane: Plane::Device,
+    thresholds: &[&MARKS],
+    cause: "Switches mark packets, receivers ask senders to slow down: more is sent towards one port than it takes.",
+    remedy: "Spread traffic (more queue pairs for ECMP, other paths), send less at the same time to one receiver (incast), and check that all NICs and switches have the same ECN and PFC settings.",
+    unless: "the link is meant to be full.",
+    workload: None,
+    shown: Shown::Synthetic { why: "no network that congests is at hand" },
+    links: &["https://docs.kernel.org/networking/devlink/mlx5.html"],
+    met: &["NVIDIA/nccl#378", "openucx/ucx#6000"],
+    check: Check::Host(congestion),
+};
+
+const RNRS: Threshold = Threshold {
+    key: "min_events",
+    value: 100.0,
+    unit: "receiver-not-ready events during the recording",
+    why: "some at the start are receives posted a moment late",
+};
+
+/// Receivers that are not ready, for ever tried again.
+pub static RNR_GROWING: Rule = Rule {
+    id: "receiver-not-ready",
+    title: "senders meet no posted receive, again and again",
+    looks_at: "growth of receiver-not-ready counters (rnr_nak_retry_err, out_of_buffer, rcvd_rnr_err, send_rnr_err), with rnr_retry and min_rnr_timer of the queue pairs",
+    plane: Plane::Device,
+    thresholds: &[&RNRS],
+    cause: "Messages arrive faster than receives are posted. With rnr_retry 7 (for ever, NCCL's ordinary setting) nothing fails: each such message only waits, min_rnr_timer at least.",
+    remedy: "Post more receives ahead (a deeper receive queue or an SRQ with a limit event), before going to RTR, and from a thread that is not delayed by the work on messages; keep min_rnr_timer short (12: 0.64 ms).",
+    unless: "waiting is the flow control that is wanted.",
+    workload: None,
+    shown: Shown::Synthetic { why: "the counters are those of a kernel device" },
+    links: &[man!("3", "ibv_post_recv"), man!("3", "ibv_modify_qp")],
+    met: &["ydb-platform/nbs#5790", "meta-pytorch/torchcomms#3345", "spdk/spdk#2937"],
+    check: Check::Process(rnr_growing),
+};
+
+const LOSS_COUNTERS: [&str; 14] = [
+    "out_of_sequence",
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+    "roce_adp_retrans",
+    "roce_adp_retrans_to",
+    "symbol_error",
+    "port_rcv_errors",
+    "port_xmit_discards",
+    "rx_icrc_encapsulated",
+    "retry_exceeded_err",
+    "rcvd_seq_err",
+    "out_of_seq_request",
+    "retransmits",
+];
+
+const CONGESTION_COUNTERS: [&str; 4] =
+    ["np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets", "port_xmit_wait"];
+
+const RNR_COUNTERS: [&str; 5] =
+    ["rnr_nak_retry_err", "out_of_buffer", "rcvd_rnr_err", "send_rnr_err", "retry_rnr_exceeded_err"];
+
+/// Growth by counter and port, as evidence.
+fn growth(host: &Host<'_>, names: &[&str]) -> (u64, Vec<Evidence>) {
+    let (mut sum, mut lines) = (0_u64, Vec::new());
+    for name in names {
+        for (place, n) in host.grown(name) {
+            sum = sum.saturating_add(n);
+            lines.push(Evidence { text: format!("{place}: {name} +{}", count(n)), qpns: Vec::new() });
+        }
+    }
+    lines.truncate(8);
+    (sum, lines)
+}
+
+fn known(host: &Host<'_>) -> bool {
+    host.ports().any(|(_, port)| !port.counters.is_empty())
+}
+
+fn loss(host: &Host<'_>) -> Verdict {
+    if !known(host) {
+        return Verdict::NotObservable("no port tells its counters");
+    }
+    let (sum, lines) = growth(host, &LOSS_COUNTERS);
+    if (sum as f64) < host.limit(&LOST) {
+        return Verdict::Clear;
+    }
+    let mut case = Case::new(
+        Severity::Warning,
+        Confidence::High,
+        format!("{} of loss on the host's ports", many(sum, "sign")),
+    );
+    for line in lines {
+        case = case.because_of(Some(line));
+    }
+    case.because_of(slower(host)).found()
+}
+
+fn congestion(host: &Host<'_>) -> Verdict {
+    if !known(host) {
+        return Verdict::NotObservable("no port tells its counters");
+    }
+    let (sum, lines) = growth(host, &CONGESTION_COUNTERS);
+    let rate = sum as f64 * 1e9 / host.model.duration_ns().max(1) as f64;
+    if rate < host.limit(&MARKS) {
+        return Verdict::Clear;
+    }
+    let mut case = Case::new(
+        Severity::Note,
+        Confidence::Medium,
+        format!("{} signs of congestion a second on the host's ports", count(rate as u64)),
+    );
+    for line in lines {
+        case = case.because_of(Some(line));
+    }
+    case.because_of(slower(host)).found()
+}
+
+/// Latencies of the queue pairs that suffer, where they are observed: those whose slowest hundredth waits long.
+fn slower(host: &Host<'_>) -> Option<Evidence> {
+    let mut worst: Option<(u32, u64, u64)> = None;
+    for process in host.model.processes.values() {
+        for queue in process.data_path.queues() {
+            let counts = queue.tally.seen();
+            let Some(latency) = counts.detail.as_deref().and_then(|d| d.post_to_reap()) else { continue };
+            let (Some(p50), Some(p99)) = (latency.quantile(0.5), latency.quantile(0.99)) else { continue };
+            if p99 > p50.saturating_mul(10) && worst.is_none_or(|(_, _, known)| p99 > known) {
+                worst = Some((queue.number, p50, p99));
+            }
+        }
+    }
+    worst.map(|(qpn, p50, p99)| Evidence {
+        text: format!(
+            "QPN {qpn}: {} from post to reap in the median, {} in one of a hundred",
+            duration(p50),
+            duration(p99)
+        ),
+        qpns: vec![qpn],
+    })
+}
+
+fn rnr_growing(subject: &Subject<'_>) -> Verdict {
+    // Said once, of the process with most queue pairs.
+    if subject.host.most_qps != Some(subject.process.info.id) {
+        return Verdict::Clear;
+    }
+    let (sum, lines) = growth(subject.host, &RNR_COUNTERS);
+    if (sum as f64) < subject.limit(&RNRS) {
+        return Verdict::Clear;
+    }
+    let mut case = Case::new(
+        Severity::Warning,
+        Confidence::Medium,
+        format!("{} of senders that met no receive", many(sum, "event")),
+    );
+    for line in lines {
+        case = case.because_of(Some(line));
+    }
+    let forever = subject.those(|qp| qp.attributes.rnr_retry == Some(7));
+    case.because_of(forever.map(|(n, which)| Evidence {
+        text: format!("{} try for ever: {}", many(n, "queue pair"), which.text),
+        ..which
+    }))
+    .found()
+}

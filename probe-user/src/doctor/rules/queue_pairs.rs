@@ -1,0 +1,227 @@
+//! How many queue pairs there are, and why there can be no more.
+
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
+use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
+use super::super::subject::Subject;
+use super::man;
+use crate::report::errno;
+use crate::report::units::{bytes, count, percent};
+use crate::sample::Call;
+
+const CACHED: Threshold = Threshold {
+    key: "min_qps",
+    value: 1000.0,
+    unit: "queue pairs of the host",
+    why: "published measurements see throughput fall from some hundred (older NICs) to about a thousand connections on",
+};
+
+/// Bytes of a queue pair's context on the device: 232 bytes of fields, kept in 256.
+const CONTEXT_BYTES: u64 = 256;
+
+/// More than a NIC caches.
+pub static MANY: Rule = Rule {
+    id: "many-qps",
+    title: "more queue pairs than a device may cache",
+    looks_at: "queue pairs alive at the same time on the whole host",
+    plane: Plane::Control,
+    thresholds: &[&CACHED],
+    cause: "A device keeps the context of some hundred to some thousand queue pairs in its cache; beyond, each change of queue pair costs a read over PCIe.",
+    remedy: "Share queue pairs between threads, or use fewer connections: one per peer host instead of one per pair of threads; a broker process; DC transport or SRQ where the device has them.",
+    unless: "only a few of them are busy at any time. How many fit differs by device.",
+    workload: Some("multi-qp"),
+    shown: Shown::By("many-qps"),
+    links: &[man!("3", "ibv_create_qp")],
+    met: &["valkey-io/valkey#477", "linux-rdma/perftest#128"],
+    check: Check::Process(too_many),
+};
+
+const GROWN: Threshold = Threshold {
+    key: "min_live",
+    value: 100.0,
+    unit: "live queue pairs",
+    why: "fewer are a set-up that took its time",
+};
+
+/// Queue pairs that are never destroyed.
+pub static LEAK: Rule = Rule {
+    id: "qp-leak",
+    title: "queue pairs are created all the time and hardly any is destroyed",
+    looks_at: "how many live queue pairs were created in each quarter of the recording, and how many were destroyed",
+    plane: Plane::Control,
+    thresholds: &[&GROWN],
+    cause: "Queue pairs are created, for each connection or after each failure, and not destroyed. Each keeps its memory and number, until the device has no more (some ten or hundred thousand).",
+    remedy: "Call ibv_destroy_qp (or rdma_destroy_qp and rdma_destroy_id) where a connection ends, error paths and failed connects included.",
+    unless: "the program is still setting itself up: record for longer.",
+    workload: None,
+    shown: Shown::By("qp-leak"),
+    links: &[man!("3", "ibv_create_qp")],
+    met: &["kvcache-ai/Mooncake#1845", "spdk/spdk#1697", "ceph/ceph#13435"],
+    check: Check::Process(leak),
+};
+
+/// Creation fails.
+pub static CREATION_FAILED: Rule = Rule {
+    id: "queue-creation-failed",
+    title: "queue pairs or completion queues cannot be created",
+    looks_at: "failed ibv_create_qp, ibv_create_cq and ibv_create_srq by errno, and how many of each live",
+    plane: Plane::Control,
+    thresholds: &[],
+    cause: "EINVAL: more was asked for than the device allows (max_qp_wr, max_sge, max_cqe, inline length), or objects of different devices were mixed. ENOMEM, ENOSPC: the device has no more, or the limit on locked memory is met.",
+    remedy: "Compare what is asked for with `ibv_devinfo -v` (max_qp, max_qp_wr, max_sge, max_cqe), ask for less, and destroy queue pairs that are no longer used.",
+    unless: "the program finds the largest size by trying.",
+    workload: None,
+    shown: Shown::By("queue-creation-failed"),
+    links: &[man!("3", "ibv_create_qp"), man!("3", "ibv_query_device")],
+    met: &["uccl-project/uccl#922", "uccl-project/uccl#250", "NVIDIA/nccl#2134"],
+    check: Check::Process(creation_failed),
+};
+
+const NEAR: Threshold = Threshold {
+    key: "min_share",
+    value: 0.8,
+    unit: "share of the device's limit",
+    why: "the next job or reconnect storm no longer fits",
+};
+
+/// Near what the device can hold.
+pub static DEVICE_LIMIT: Rule = Rule {
+    id: "device-limit-near",
+    title: "the device is near the number of queue pairs or regions it can hold",
+    looks_at: "queue pairs and regions of the host against max_qp and max_mr of the device with the smallest",
+    plane: Plane::Device,
+    thresholds: &[&NEAR],
+    cause: "Each device holds so many queue pairs and memory regions and no more: creation and registration then fail with ENOMEM for everybody on the host.",
+    remedy: "Register few large regions instead of many small ones, destroy what is no longer used, and share queue pairs.",
+    unless: "",
+    workload: None,
+    shown: Shown::Synthetic { why: "devices at hand hold more than their hosts can make" },
+    links: &[man!("3", "ibv_query_device")],
+    met: &["spdk/spdk#902", "kvcache-ai/Mooncake#1123", "kvcache-ai/Mooncake#1845"],
+    check: Check::Process(device_limit),
+};
+
+fn too_many(subject: &Subject<'_>) -> Verdict {
+    let own = subject.process.queues.qp_population.peak;
+    let all = subject.host.qps.max(own);
+    // Said once, of the process that has most of them.
+    let has_most = own == all || subject.host.most_qps == Some(subject.process.info.id);
+    if (all as f64) < subject.limit(&CACHED) || !has_most {
+        return Verdict::Clear;
+    }
+    Case::new(Severity::Note, Confidence::Low, format!("{} on this host", many(all, "queue pair")))
+        .because(format!("{} of them here ({})", count(own), percent(own as f64 / all as f64)))
+        .costs(Cost {
+            memory_bytes: Some(all * CONTEXT_BYTES),
+            text: format!(
+                "about {} of contexts on the device ({CONTEXT_BYTES} B each)",
+                bytes(all * CONTEXT_BYTES)
+            ),
+            ..Cost::default()
+        })
+        .found()
+}
+
+fn leak(subject: &Subject<'_>) -> Verdict {
+    let queues = &subject.process.queues;
+    let live = queues.qp_population.live;
+    let made = subject.process.succeeded_calls(Call::CreateQp);
+    let destroyed = subject.process.succeeded_calls(Call::DestroyQp);
+    if (live as f64) < subject.limit(&GROWN) || destroyed * 5 > made {
+        return Verdict::Clear;
+    }
+    if !subject.sees(Call::DestroyQp) {
+        return Verdict::NotObservable("destructions of queue pairs are not seen");
+    }
+    let alive = subject.qps.iter().filter(|qp| qp.destroyed_ns.is_none());
+    let Some(quarters) = subject.quarters(alive.filter_map(|qp| qp.created_ns)) else {
+        return Verdict::NotEnoughData("the recording is too short to tell growth from set-up");
+    };
+    let least = (live / 20).max(1);
+    if quarters[1..].iter().any(|made| *made < least) {
+        return Verdict::Clear;
+    }
+    let states = subject.those(|qp| qp.destroyed_ns.is_none() && qp.state.as_deref() == Some("ERR"));
+    Case::new(
+        Severity::Warning,
+        Confidence::Medium,
+        format!("{} live, and their number only grows", many(live, "queue pair")),
+    )
+    .because(format!(
+        "created in each quarter of the recording and still alive: {}",
+        quarters.map(count).join(", ")
+    ))
+    .because(format!("{} created, {} destroyed", count(made), count(destroyed)))
+    .because_of(states.map(|(n, which)| Evidence {
+        text: format!("{} in the error state: {}", count(n), which.text),
+        ..which
+    }))
+    .costs(Cost {
+        memory_bytes: Some(live * CONTEXT_BYTES),
+        text: format!("{} of contexts on the device, growing", bytes(live * CONTEXT_BYTES)),
+        ..Cost::default()
+    })
+    .found()
+}
+
+fn creation_failed(subject: &Subject<'_>) -> Verdict {
+    let calls = [Call::CreateQp, Call::CreateCq, Call::CreateSrq];
+    let failed = subject.process.counts(&calls).failed;
+    // ENOMEM by the limit on locked memory is another rule's.
+    let errnos = subject.process.errnos(&calls);
+    let limited = subject.facts().is_some_and(|facts| {
+        facts.may_lock_more == Some(false) && facts.memlock_limit_bytes.is_some_and(|limit| limit != u64::MAX)
+    });
+    let by_limit = errnos.get(&libc::ENOMEM).copied().unwrap_or(0);
+    if failed == 0 || (limited && by_limit == failed) {
+        return Verdict::Clear;
+    }
+    let what = [
+        (Call::CreateQp, "queue pair"),
+        (Call::CreateCq, "completion queue"),
+        (Call::CreateSrq, "shared receive queue"),
+    ];
+    let mut case = Case::new(
+        Severity::Problem,
+        Confidence::High,
+        format!("{} failed", many(failed, "creation of a queue").replace("queues", "queue")),
+    );
+    for (call, name) in what {
+        let errnos = subject.process.errnos(&[call]);
+        for (number, n) in errnos {
+            case = case.because(format!("{name}: {} ({})", errno(number), count(n)));
+        }
+    }
+    case.because(format!(
+        "{} and {} alive at most",
+        many(subject.process.queues.qp_population.peak, "queue pair"),
+        many(subject.process.queues.cq_population.peak, "completion queue")
+    ))
+    .found()
+}
+
+fn device_limit(subject: &Subject<'_>) -> Verdict {
+    if subject.host.most_qps != Some(subject.process.info.id) {
+        return Verdict::Clear;
+    }
+    let limits = subject.model.devices.values().map(|device| &device.limits);
+    let (mut max_qp, mut max_mr) = (None, None);
+    for limit in limits {
+        max_qp = [max_qp, limit.max_qp].into_iter().flatten().min();
+        max_mr = [max_mr, limit.max_mr].into_iter().flatten().min();
+    }
+    if max_qp.is_none() && max_mr.is_none() {
+        return Verdict::NotObservable("the devices' limits are not known");
+    }
+    let qps = subject.host.qps;
+    let mrs: u64 = subject.model.processes.values().map(|p| p.registrations.population.live).sum();
+    let mut case = Case::new(Severity::Warning, Confidence::Medium, DEVICE_LIMIT.title);
+    let mut near = false;
+    for (have, most, thing) in [(qps, max_qp, "queue pair"), (mrs, max_mr, "memory region")] {
+        let Some(most) = most.filter(|most| *most > 0) else { continue };
+        if have as f64 >= most as f64 * subject.limit(&NEAR) {
+            near = true;
+            case = case.because(format!("{} of {}", many(have, thing), count(most)));
+        }
+    }
+    if near { case.found() } else { Verdict::Clear }
+}

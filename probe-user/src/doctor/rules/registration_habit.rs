@@ -1,0 +1,134 @@
+//! Memory registered while work goes on.
+
+use super::super::finding::{Confidence, Severity};
+use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
+use super::super::subject::{REGISTRATIONS, Subject};
+use super::man;
+use crate::report::units::{bytes, count, duration, percent};
+use crate::sample::Call;
+
+const HABIT: Threshold = Threshold {
+    key: "min_registrations",
+    value: 100.0,
+    unit: "registrations",
+    why: "a program that sets itself up makes dozens",
+};
+
+const RATE: Threshold = Threshold {
+    key: "min_per_second",
+    value: 5.0,
+    unit: "registrations per second",
+    why: "over a whole recording, no set-up goes on at this rate",
+};
+
+const AGAIN: Threshold = Threshold {
+    key: "min_repeated_share",
+    value: 0.5,
+    unit: "share of registrations",
+    why: "from half on, reuse is the rule and not the exception",
+};
+
+const DEAR: Threshold = Threshold {
+    key: "problem_core_share",
+    value: 0.01,
+    unit: "share of a core",
+    why: "a hundredth of a core lost for nothing is felt in latency before it is felt in throughput",
+};
+
+/// The same range again and again.
+pub static REPEATED: Rule = Rule {
+    id: "registration-repeated",
+    title: "the same memory is registered again and again",
+    looks_at: "address and length of every registration, against those of the registrations before",
+    plane: Plane::Control,
+    thresholds: &[&HABIT, &AGAIN, &DEAR],
+    cause: "Memory is registered for an operation and deregistered after it. Each time the kernel pins the pages, and the device gets a new translation and drops an old one.",
+    remedy: "Register a pool of buffers once (ibv_reg_mr at the start) and reuse it, or keep registrations in a cache keyed by address and length.",
+    unless: "the memory really is another each time, freed and mapped anew at the same address: then a pool helps and a cache would be wrong.",
+    workload: Some("registration"),
+    shown: Shown::By("registration-repeated"),
+    links: &[man!("3", "ibv_reg_mr")],
+    met: &["ai-dynamo/nixl#1074", "ray-project/ray#59101", "jcarreira/cirrus-kv#169", "openucx/ucx#10085"],
+    check: Check::Process(repeated),
+};
+
+/// Another range each time.
+pub static HOT: Rule = Rule {
+    id: "registration-hot",
+    title: "memory is registered while work goes on",
+    looks_at: "registrations per second over the recording, and how many regions live",
+    plane: Plane::Control,
+    thresholds: &[&HABIT, &RATE, &DEAR],
+    cause: "Memory is registered all the time, each time another range. Each registration pins its pages and gives the device a new translation.",
+    remedy: "Allocate buffers from memory that is registered once, at the start; or register larger pieces, less often.",
+    unless: "the buffers come from a library that cannot be told where to allocate: then register larger pieces.",
+    workload: Some("registration"),
+    shown: Shown::By("registration-hot"),
+    links: &[man!("3", "ibv_reg_mr")],
+    met: &["ai-dynamo/nixl#1074", "ofiwg/libfabric#6663"],
+    check: Check::Process(hot),
+};
+
+fn repeated_share(subject: &Subject<'_>) -> f64 {
+    subject.process.registrations.repeated as f64 / subject.registrations().max(1) as f64
+}
+
+/// Time in registrations and deregistrations.
+fn total_ns(subject: &Subject<'_>) -> u64 {
+    let process = subject.process;
+    process.counts(&REGISTRATIONS).total_ns.saturating_add(process.count(Call::DeregMr).total_ns)
+}
+
+fn severity(subject: &Subject<'_>) -> Severity {
+    let share = total_ns(subject) as f64 / 1e9 / subject.seconds();
+    if share >= subject.limit(&DEAR) { Severity::Problem } else { Severity::Warning }
+}
+
+fn repeated(subject: &Subject<'_>) -> Verdict {
+    let process = subject.process;
+    let n = subject.registrations();
+    let again = repeated_share(subject);
+    if (n as f64) < subject.limit(&HABIT) || again < subject.limit(&AGAIN) {
+        return Verdict::Clear;
+    }
+    let mut case = Case::new(severity(subject), Confidence::High, REPEATED.title).because(format!(
+        "{} of {} registrations were of a range registered before ({})",
+        count(process.registrations.repeated),
+        count(n),
+        percent(again)
+    ));
+    if let Some((addr, length, uses)) = process.registrations.ranges.most_used(1).first() {
+        case = case.because(format!("0x{addr:x} + {} alone {} times", bytes(*length), count(*uses)));
+    }
+    if let Some(p50) = process.latency(&REGISTRATIONS).quantile(0.5) {
+        case = case.because(format!(
+            "{} each (median), {} a second",
+            duration(p50),
+            count(subject.per_second(n) as u64)
+        ));
+    }
+    case.costs(subject.time_cost(total_ns(subject))).found()
+}
+
+fn hot(subject: &Subject<'_>) -> Verdict {
+    let process = subject.process;
+    let n = subject.registrations();
+    let rate = subject.per_second(n);
+    if (n as f64) < subject.limit(&HABIT)
+        || rate < subject.limit(&RATE)
+        || repeated_share(subject) >= AGAIN.value
+        || kept(subject)
+    {
+        return Verdict::Clear;
+    }
+    Case::new(severity(subject), Confidence::Medium, HOT.title)
+        .because(format!("{} registrations, {} a second", count(n), count(rate as u64)))
+        .because(format!("{} live at the end", count(process.registrations.population.live)))
+        .costs(subject.time_cost(total_ns(subject)))
+        .found()
+}
+
+/// Regions that nearly all lived at the same time are a set-up, or a leak, which is another rule's.
+fn kept(subject: &Subject<'_>) -> bool {
+    subject.process.registrations.population.peak * 10 >= subject.registrations() * 9
+}

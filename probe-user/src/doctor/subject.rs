@@ -1,0 +1,286 @@
+//! What a rule looks at: one process or the whole host, with what is looked up once for all rules.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Model, ProcessModel, Qp};
+use crate::report::units;
+use crate::sample::{Call, Device, Facts, Port, ProcessId};
+
+use super::finding::{Cost, Evidence};
+use super::rule::Threshold;
+use super::settings::Settings;
+use super::traffic::{ATOMICS, READS, Traffic, of_opcodes, share};
+
+/// The calls that register memory.
+pub const REGISTRATIONS: [Call; 2] = [Call::RegMr, Call::RegDmabufMr];
+
+/// Queue pairs named in a line of evidence.
+const NAMED: usize = 6;
+
+/// Figures of the whole host.
+pub struct Host<'m> {
+    /// Everything seen.
+    pub model: &'m Model,
+    /// Live QPs.
+    pub qps: u64,
+    /// The process that has most of them.
+    pub most_qps: Option<ProcessId>,
+    pub(super) settings: &'m Settings,
+    pub(super) rule: &'static str,
+}
+
+impl<'m> Host<'m> {
+    pub(super) fn of(model: &'m Model, settings: &'m Settings) -> Self {
+        let live = |p: &ProcessModel| p.queues.qp_population.live;
+        Self {
+            model,
+            qps: model.processes.values().map(live).fold(0, u64::saturating_add),
+            most_qps: model.processes.values().max_by_key(|p| live(p)).map(|p| p.info.id),
+            settings,
+            rule: "",
+        }
+    }
+
+    pub(super) fn for_rule(&self, rule: &'static str) -> Self {
+        Self { rule, ..*self }
+    }
+
+    /// The value of a threshold of the rule that is asking.
+    pub fn limit(&self, threshold: &Threshold) -> f64 {
+        self.settings.value(self.rule, threshold)
+    }
+
+    /// Ports with their devices.
+    pub fn ports(&self) -> impl Iterator<Item = (&'m Device, &'m Port)> {
+        self.model.devices.values().flat_map(|device| device.ports.iter().map(move |port| (device, port)))
+    }
+
+    /// Growth of a counter over the recording, by device and port, where it grew at all.
+    pub fn grown(&self, name: &str) -> Vec<(String, u64)> {
+        let before = |device: &str, port: u32| {
+            let device = self.model.header.devices.iter().find(|d| d.name == device)?;
+            device.ports.iter().find(|p| p.number == port)?.counters.get(name).copied()
+        };
+        self.ports()
+            .filter_map(|(device, port)| {
+                let now = *port.counters.get(name)?;
+                let grown = now.saturating_sub(before(&device.name, port.number)?);
+                (grown > 0).then(|| (format!("{} port {}", device.name, port.number), grown))
+            })
+            .collect()
+    }
+
+    /// Growth of several counters together.
+    pub fn grown_in_all(&self, names: &[&str]) -> u64 {
+        names.iter().flat_map(|name| self.grown(name)).map(|(_, n)| n).fold(0, u64::saturating_add)
+    }
+
+    /// Smallest and largest active MTU of the ports that are up and tell one, bytes.
+    pub fn active_mtu(&self) -> Option<(u32, u32)> {
+        let known = || {
+            self.ports()
+                .filter(|(_, port)| port.state.is_empty() || port.state == "ACTIVE")
+                .map(|(_, port)| port.active_mtu_bytes)
+                .filter(|mtu| *mtu > 0)
+        };
+        known().min().zip(known().max())
+    }
+}
+
+/// What moves the data, which decides what costs something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mover {
+    /// A NIC.
+    Nic,
+    /// The emulated device, with a NIC's timing.
+    Modelled,
+    /// Software: soft-RoCE, soft-iWARP, the emulated device without timing. It has no caches and no PCIe.
+    Software,
+    /// Not known.
+    Unknown,
+}
+
+/// One process.
+pub struct Subject<'m> {
+    /// Everything seen.
+    pub model: &'m Model,
+    /// The process.
+    pub process: &'m ProcessModel,
+    /// Its QPs, oldest first: those that live and the last that ended.
+    pub qps: &'m [&'m Qp],
+    /// Figures of the host.
+    pub host: &'m Host<'m>,
+    /// Posts and polls, where they are observed.
+    pub traffic: Option<&'m Traffic<'m>>,
+    pub(super) rule: &'static str,
+}
+
+impl<'m> Subject<'m> {
+    /// The value of a threshold of the rule that is asking.
+    pub fn limit(&self, threshold: &Threshold) -> f64 {
+        self.host.settings.value(self.rule, threshold)
+    }
+
+    /// How long the process was seen at work, ns: from its first call to its last sign of life, within the recording. At
+    /// least a second where the recording is as long: a burst of set-up is no rate.
+    pub fn busy_ns(&self) -> u64 {
+        let recorded = self.model.duration_ns().max(1);
+        let (first, last) = self.process.active_ns;
+        let begin = first.max(self.model.window_start_ns.unwrap_or(0));
+        last.saturating_sub(begin).max(1_000_000_000).min(recorded)
+    }
+
+    /// The same in seconds, never 0.
+    pub fn seconds(&self) -> f64 {
+        self.busy_ns() as f64 / 1e9
+    }
+
+    /// So many over that time, per second.
+    pub fn per_second(&self, n: u64) -> f64 {
+        n as f64 / self.seconds()
+    }
+
+    /// Registrations that succeeded.
+    pub fn registrations(&self) -> u64 {
+        REGISTRATIONS.iter().map(|call| self.process.succeeded_calls(*call)).sum()
+    }
+
+    /// Whether any live probe counts `call`: without one, none seen is not none made.
+    pub fn sees(&self, call: Call) -> bool {
+        use crate::sample::Verdict;
+        self.process.calls.contains_key(&call)
+            || self.model.probes.values().any(|probe| {
+                probe.call == Some(call) && matches!(probe.verdict, Verdict::Live | Verdict::Sampled { .. })
+            })
+    }
+
+    /// Time spent, as a share of one core over the time the process was at work, and in words.
+    pub fn time_cost(&self, total_ns: u64) -> Cost {
+        let over = self.busy_ns();
+        let share = total_ns as f64 / over as f64;
+        Cost {
+            cpu_share: Some(share),
+            text: format!(
+                "{} in {}: {} of a core",
+                units::duration(total_ns),
+                units::duration(over),
+                units::percent(share)
+            ),
+            ..Cost::default()
+        }
+    }
+
+    /// The QPs for which something holds: how many, and the first of them as evidence.
+    pub fn those(&self, holds: impl Fn(&Qp) -> bool) -> Option<(u64, Evidence)> {
+        let mut found = 0;
+        let mut first: Vec<&Qp> = Vec::new();
+        for qp in self.qps.iter().filter(|qp| holds(qp)) {
+            found += 1;
+            if first.len() < NAMED {
+                first.push(qp);
+            }
+        }
+        (found > 0).then(|| (found, named(&first, found)))
+    }
+
+    /// How many of these moments lie in each quarter of the time the process was at work; `None` when that is shorter
+    /// than half a second.
+    pub fn quarters(&self, moments: impl Iterator<Item = u64>) -> Option<[u64; 4]> {
+        let (first, last) = self.process.active_ns;
+        let start = first.max(self.model.window_start_ns.unwrap_or(0));
+        let length = last.saturating_sub(start);
+        if length < 500_000_000 {
+            return None;
+        }
+        let mut quarters = [0; 4];
+        for moment in moments {
+            let quarter = moment.saturating_sub(start) / (length / 4);
+            quarters[(quarter as usize).min(3)] += 1;
+        }
+        Some(quarters)
+    }
+
+    /// Share of READs and atomics among the work requests, and their number; `None` where posts are not observed.
+    pub fn reads_share(&self) -> Option<(f64, u64)> {
+        let all = &self.traffic?.all;
+        let reads = of_opcodes(all, &READS).saturating_add(of_opcodes(all, &ATOMICS));
+        Some((share(reads, all.wrs), all.wrs))
+    }
+
+    /// What moves the process's data.
+    pub fn mover(&self) -> Mover {
+        let preloaded = self.variable("LD_PRELOAD").is_some_and(|value| value.contains("librnic_emu"));
+        if preloaded {
+            return if self.variable("RNIC_EMU_PROFILE").is_some() {
+                Mover::Modelled
+            } else {
+                Mover::Software
+            };
+        }
+        let devices = || self.model.devices.values();
+        if devices().next().is_none() {
+            return Mover::Unknown;
+        }
+        let software = |device: &Device| {
+            device.emulated || matches!(device.driver.as_str(), "rdma_rxe" | "siw" | "rnic-emu")
+        };
+        if devices().all(software) { Mover::Software } else { Mover::Nic }
+    }
+
+    /// The QP with that number, the youngest of them.
+    pub fn qp_of(&self, qpn: u32) -> Option<&'m Qp> {
+        self.qps.iter().rev().copied().find(|qp| qp.qpn == qpn)
+    }
+
+    /// The QP behind a pointer, the youngest of them.
+    pub fn qp_at(&self, pointer: u64) -> Option<&'m Qp> {
+        let queues = &self.process.queues;
+        queues.qp(pointer).or_else(|| self.qps.iter().rev().copied().find(|qp| qp.qp == pointer))
+    }
+
+    /// The process's surroundings, where they were read.
+    pub fn facts(&self) -> Option<&'m Facts> {
+        self.process.facts.as_ref()
+    }
+
+    /// A variable of its environment that decides how verbs behave.
+    pub fn variable(&self, name: &str) -> Option<&'m str> {
+        self.facts()?.environment.get(name).map(String::as_str)
+    }
+
+    /// Whether the program asked for fork protection through its environment.
+    pub fn fork_safe(&self) -> bool {
+        ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE"].iter().any(|name| self.variable(name).is_some())
+    }
+
+    /// Where QPs are connected to, those of one peer together: peer (GID, or LID) to number of QPs.
+    pub fn peers(&self) -> BTreeMap<String, u64> {
+        let mut peers: BTreeMap<String, u64> = BTreeMap::new();
+        for qp in self.qps {
+            if let Some(peer) = peer_of(qp) {
+                *peers.entry(peer).or_default() += 1;
+            }
+        }
+        peers
+    }
+}
+
+/// The peer of a QP, without its number there.
+pub fn peer_of(qp: &Qp) -> Option<String> {
+    let attributes = &qp.attributes;
+    let gid = attributes.dgid.as_deref().filter(|gid| !gid.is_empty() && *gid != "::");
+    gid.map(str::to_owned).or_else(|| attributes.dlid.filter(|lid| *lid != 0).map(|lid| format!("LID {lid}")))
+}
+
+/// `QPN 17 → 18 at fe80::1, …`
+fn named(first: &[&Qp], all: u64) -> Evidence {
+    let one = |qp: &&Qp| match (qp.attributes.dest_qpn, peer_of(qp)) {
+        (Some(there), Some(peer)) if all <= 3 => format!("{} (to {there} at {peer})", qp.qpn),
+        _ => qp.qpn.to_string(),
+    };
+    let mut text = format!("QPN {}", first.iter().map(one).collect::<Vec<_>>().join(", "));
+    if all > first.len() as u64 {
+        text.push_str(&format!(" and {} more", units::count(all - first.len() as u64)));
+    }
+    Evidence { text, qpns: first.iter().map(|qp| qp.qpn).collect() }
+}

@@ -1,0 +1,156 @@
+//! Every sick program is found, its fault first; its healthy twin is not accused of it, nor of anything else. Natively,
+//! on the emulated device. Recording attaches probes, so this needs root.
+//!
+//! `GALLERY=name,name` runs some alone; `GALLERY_TABLE=file` writes what was found as a Markdown table.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use probe_user::doctor::{Finding, RULES, Settings, Shown, examine};
+use probe_user::replay::{Window, replay};
+use probe_user::trace::Reader;
+use workloads::sick::{ALL, Needs, Program};
+
+/// The profiler under test; the other programs lie beside it.
+const RECORDER: &str = env!("CARGO_BIN_EXE_rdma-probe");
+
+/// How long a program runs.
+const SECONDS: &str = "1.5";
+
+/// Recordings at the same time.
+const AT_ONCE: usize = 3;
+
+fn beside(name: &str) -> PathBuf {
+    Path::new(RECORDER).parent().unwrap().join(name)
+}
+
+/// What was found in one run.
+struct Run {
+    program: &'static Program,
+    healthy: bool,
+    findings: Vec<Finding>,
+    trouble: Option<String>,
+}
+
+fn run(program: &'static Program, healthy: bool) -> Run {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let device = beside("librnic_emu.so");
+    let mut command = Command::new("timeout");
+    command
+        .args(["120", RECORDER, "record", "--quiet", "--no-kernel", "--data-path", "full", "--output"])
+        .arg(&trace);
+    // The device is loaded from the first instruction, so that nothing is attached too late.
+    command.args(["--", "env", &format!("LD_PRELOAD={}", device.display())]);
+    if program.needs == Needs::Timing {
+        command.args(["RNIC_EMU_PROFILE=cx5-like", "RNIC_EMU_SPEED=1/64"]);
+    }
+    command.arg(beside("rdma-workload")).args(["sick", program.name, "--seconds", SECONDS]);
+    if healthy {
+        command.arg("--healthy");
+    }
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let trouble = (!output.status.success()).then(|| format!("{}: {said}", output.status));
+    let findings = match Reader::open(&trace) {
+        Ok(mut reader) => {
+            let model = replay(reader.by_ref(), Window { from_ns: None, to_ns: None }).unwrap();
+            examine(&model, &Settings::default()).findings
+        }
+        Err(_) => Vec::new(),
+    };
+    Run { program, healthy, findings, trouble }
+}
+
+/// What a run proves wrong.
+fn judge(run: &Run) -> Option<String> {
+    let name = run.program.name;
+    let ids: Vec<_> = run.findings.iter().map(|f| f.id).collect();
+    if let Some(trouble) = &run.trouble {
+        return Some(format!("{name} did not run: {trouble}"));
+    }
+    if run.healthy {
+        return (!ids.is_empty()).then(|| format!("{name} is healthy and accused of {ids:?}"));
+    }
+    (ids.first() != Some(&name)).then(|| format!("{name} is found as {ids:?}"))
+}
+
+fn table(runs: &[Run]) -> String {
+    let mut text = String::from("| program | found | beside it | healthy twin |\n|---|---|---|---|\n");
+    for run in runs.iter().filter(|run| !run.healthy) {
+        let twin = runs.iter().find(|other| other.healthy && other.program.name == run.program.name);
+        let first = run.findings.first().map_or("nothing".to_owned(), |f| {
+            format!("`{}`, {}, {} confidence", f.id, f.severity.word(), f.confidence.word())
+        });
+        let list = |findings: &[Finding]| {
+            let ids: Vec<_> = findings.iter().map(|f| format!("`{}`", f.id)).collect();
+            if ids.is_empty() { "nothing".to_owned() } else { ids.join(", ") }
+        };
+        let rest = list(run.findings.get(1..).unwrap_or_default());
+        let twin = twin.map_or("not run".to_owned(), |twin| list(&twin.findings));
+        let _ = writeln!(text, "| `{}` | {first} | {rest} | {twin} |", run.program.name);
+    }
+    text
+}
+
+#[test]
+fn every_sick_program_is_found_and_no_healthy_one() {
+    // SAFETY: plain system call.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: recording needs root");
+        return;
+    }
+    let needed = ["rdma-workload", "librnic_emu.so"];
+    if let Some(missing) = needed.iter().find(|name| !beside(name).is_file()) {
+        eprintln!("skipped: {missing} is not built (cargo build -p workloads -p rnic-emu-preload)");
+        return;
+    }
+    let only = std::env::var("GALLERY").unwrap_or_default();
+    let chosen: Vec<_> = ALL
+        .iter()
+        .filter(|program| only.is_empty() || only.split(',').any(|name| name == program.name))
+        .flat_map(|program| [(*program, false), (*program, true)])
+        .collect();
+    let (next, runs) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|threads| {
+        for _ in 0..AT_ONCE {
+            threads.spawn(|| {
+                while let Some((program, healthy)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut done = run(program, *healthy);
+                    // A busy machine may starve a program of the time it needs: what it is not found by is asked twice.
+                    if judge(&done).is_some() {
+                        done = run(program, *healthy);
+                    }
+                    runs.lock().unwrap().push(done);
+                }
+            });
+        }
+    });
+    let mut runs = runs.into_inner().unwrap();
+    runs.sort_by_key(|run| (run.program.name, run.healthy));
+    if let Some(file) = std::env::var_os("GALLERY_TABLE") {
+        std::fs::write(file, table(&runs)).unwrap();
+    }
+    let wrong: Vec<_> = runs.iter().filter_map(judge).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn rules_and_programs_name_each_other() {
+    for rule in RULES {
+        if let Shown::By(name) = rule.shown {
+            assert!(ALL.iter().any(|program| program.name == name), "no program shows {name}");
+            assert_eq!(name, rule.id, "a program is named after its rule");
+        }
+    }
+    for program in ALL {
+        let rule = RULES.iter().find(|rule| rule.id == program.name);
+        let rule = rule.unwrap_or_else(|| panic!("no rule finds {}", program.name));
+        assert_eq!(rule.shown, Shown::By(program.name));
+    }
+}

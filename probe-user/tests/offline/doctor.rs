@@ -1,0 +1,589 @@
+//! Rules that no machine at hand can make true, and those on figures that only some sources know, on made-up
+//! observations; what they must be silent on beside each.
+
+use std::collections::BTreeMap;
+
+use probe_user::doctor::{Confidence, Finding, Settings, Severity, Undecided, examine};
+use probe_user::model::{Model, bucket_of};
+use probe_user::sample::{
+    Call, Counting, DataPath, Detail, Device, Event, Facts, FailedCqes, Gid, Header, Histogram, Machine,
+    Observed, ObservedBy, Opcode, Placement, Port, ProcessSample, QpAttributes, QueueCounts, QueueDetail,
+    QueueKind, QueueSample, Record, RegistrationSplit, Sample, Strides,
+};
+
+use crate::common::{ALICE, event, header, mr, process};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// What was seen of one process, made up a piece at a time; ten seconds long.
+struct Case(Model);
+
+impl Case {
+    fn with(header: Header) -> Self {
+        let mut model = Model::new();
+        model.push(&Record::Header(header));
+        model.push(&process(ALICE, "app"));
+        Self(model)
+    }
+
+    fn new() -> Self {
+        Self::with(Header { kernel: "6.12.0".into(), ..header() })
+    }
+
+    fn event(mut self, t_ns: u64, duration_ns: u64, call: Call, detail: Detail) -> Self {
+        self.0.push(&Record::Event(event(ALICE, t_ns, duration_ns, call, detail)));
+        self
+    }
+
+    fn failed(mut self, call: Call, errno: i32, detail: Detail) -> Self {
+        self.0.push(&Record::Event(Event { errno, ..event(ALICE, 5, 10, call, detail) }));
+        self
+    }
+
+    fn facts(mut self, facts: Facts) -> Self {
+        self.0.push(&Record::Facts(Facts { id: ALICE, t_ns: 1, ..facts }));
+        self
+    }
+
+    fn queues(self) -> Self {
+        self.event(2, 10, Call::CreateCq, Detail::Cq { cq: 5, cqe: 4096, channel: 0 }).event(
+            3,
+            10,
+            Call::CreateQp,
+            qp(10, 17),
+        )
+    }
+
+    fn rtr(self, attributes: QpAttributes) -> Self {
+        let attributes = QpAttributes { qp: 10, qpn: 17, to: Some("RTR".into()), ..attributes };
+        self.event(4, 10, Call::ModifyQp, Detail::ModifyQp(attributes))
+    }
+
+    fn devices(mut self, devices: Vec<Device>) -> Self {
+        self.0.push(&Record::Sample(Sample { t_ns: 9 * SECOND, devices, ..Sample::default() }));
+        self
+    }
+
+    fn counts(self, qp: QueueCounts, cq: QueueCounts) -> Self {
+        self.observed(qp, cq, Observed { by: ObservedBy::Tap, ..Observed::default() })
+    }
+
+    fn observed(mut self, qp: QueueCounts, cq: QueueCounts, observed: Observed) -> Self {
+        let mut totals = qp.clone();
+        totals.add(&cq);
+        let queue = |queue, pointer, number, counts| QueueSample {
+            queue,
+            object: pointer,
+            pointer,
+            number,
+            counts,
+            ..QueueSample::default()
+        };
+        let queues = vec![queue(QueueKind::Qp, 10, 17, qp), queue(QueueKind::Cq, 5, 1, cq)];
+        let path = DataPath { observed, totals, queues, ..DataPath::default() };
+        let process = ProcessSample { id: ALICE, data_path: Some(path), ..ProcessSample::default() };
+        self.0.push(&Record::Sample(Sample {
+            t_ns: 10 * SECOND,
+            processes: vec![process],
+            ..Sample::default()
+        }));
+        self
+    }
+
+    fn findings(mut self) -> Vec<Finding> {
+        self.0.push(&Record::Sample(Sample { t_ns: 10 * SECOND, ..Sample::default() }));
+        examine(&self.0, &Settings::default()).findings
+    }
+
+    fn has(self, id: &str) -> Finding {
+        let findings = self.findings();
+        let ids: Vec<_> = findings.iter().map(|f| f.id).collect();
+        let found = findings.iter().find(|f| f.id == id).cloned();
+        found.unwrap_or_else(|| panic!("{id} is not among {ids:?}"))
+    }
+
+    fn lacks(self, id: &str) {
+        let found = self.findings().into_iter().find(|f| f.id == id);
+        assert!(found.is_none(), "{found:#?}");
+    }
+}
+
+fn qp(qp: u64, qpn: u32) -> Detail {
+    Detail::Qp {
+        qp,
+        pd: 1,
+        qpn,
+        qp_type: "RC".into(),
+        send_cq: 5,
+        recv_cq: 5,
+        srq: 0,
+        max_send_wr: 128,
+        max_recv_wr: 128,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_bytes: 0,
+        sq_sig_all: false,
+    }
+}
+
+fn port(counters: &[(&str, u64)]) -> Port {
+    Port {
+        number: 1,
+        state: "ACTIVE".into(),
+        link_layer: "Ethernet".into(),
+        rate_100mbps: 1000,
+        active_mtu_bytes: 4096,
+        counters: counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        ..Port::default()
+    }
+}
+
+fn nic(counters: &[(&str, u64)]) -> Device {
+    Device {
+        name: "mlx5_0".into(),
+        driver: "mlx5_core".into(),
+        ports: vec![port(counters)],
+        ..Device::default()
+    }
+}
+
+fn with_nic(device: Device) -> Case {
+    Case::with(Header { devices: vec![device], ..header() }).queues()
+}
+
+fn region(length_bytes: u64, split: RegistrationSplit) -> Detail {
+    Detail::Mr { mr: 1, pd: 1, addr: 1 << 30, length_bytes, access: 1, lkey: 1, rkey: 1, split }
+}
+
+/// Counts of a busy, healthy queue pair and its completion queue.
+fn busy() -> (QueueCounts, QueueCounts) {
+    let wrs = 1_600_000;
+    let qp = QueueCounts {
+        post_calls: wrs / 16,
+        wrs,
+        signalled: wrs / 16,
+        bytes: wrs * 256,
+        sges: wrs,
+        longest_unsignalled: 15,
+        opcodes: BTreeMap::from([(Opcode::RdmaWrite, wrs)]),
+        threads: Some(1),
+        detail: Some(Box::new(QueueDetail {
+            sizes: BTreeMap::from([(8, wrs)]),
+            unaligned_64: Some(0),
+            mergeable: Some(0),
+            could_inline: Some(0),
+            most_outstanding: Some(64),
+            remote_strides: Some(Strides { sequential: wrs, ..Strides::default() }),
+            ..QueueDetail::default()
+        })),
+        ..QueueCounts::default()
+    };
+    let cq = QueueCounts {
+        polls: 300_000,
+        empty_polls: 200_000,
+        cqes: wrs / 16,
+        statuses: BTreeMap::from([(0, wrs / 16)]),
+        ..QueueCounts::default()
+    };
+    (qp, cq)
+}
+
+/// The busy queue pair with a change.
+fn changed(change: impl FnOnce(&mut QueueCounts, &mut QueueDetail)) -> Case {
+    let (mut qp, cq) = busy();
+    let mut detail = *qp.detail.take().unwrap();
+    change(&mut qp, &mut detail);
+    qp.detail = Some(Box::new(detail));
+    with_nic(nic(&[])).counts(qp, cq)
+}
+
+#[test]
+fn a_busy_and_healthy_process_has_no_finding_but_what_depends_on_the_device() {
+    let (qp, cq) = busy();
+    let findings = with_nic(nic(&[])).counts(qp, cq).findings();
+    let ids: Vec<_> = findings.iter().map(|f| (f.id, f.confidence)).collect();
+    assert_eq!(ids, [("one-queue-pair", Confidence::Low)]);
+}
+
+#[test]
+fn memory_touched_first_inside_registration() {
+    let touched = |faults| {
+        let split = RegistrationSplit { page_faults: Some(faults), ..RegistrationSplit::default() };
+        Case::new().event(10, 50_000_000, Call::RegMr, region(128 << 20, split))
+    };
+    touched(32_768).has("registration-first-touch");
+    touched(64).lacks("registration-first-touch");
+}
+
+#[test]
+fn huge_memory_registered_one_piece_after_the_other() {
+    let pieces = |start: fn(u64) -> u64| {
+        (0..4).fold(Case::new(), |case, i| {
+            case.event(start(i), SECOND, Call::RegMr, mr(i + 1, (i + 1) << 40, 8 << 30))
+        })
+    };
+    let found = pieces(|i| i * SECOND).has("registration-serial");
+    assert!(found.cost.cpu_share.unwrap() > 0.3, "{found:#?}");
+    pieces(|i| i).lacks("registration-serial");
+}
+
+#[test]
+fn registering_threads_that_wait_for_each_other() {
+    let threads = |stretch: u64| {
+        (0..400).fold(Case::new(), |case, i| {
+            let duration = if i % 8 == 0 { 10_000 } else { 10_000 * stretch };
+            case.event(i * 2000, duration, Call::RegMr, mr(i + 1, (i + 1) << 20, 4096))
+        })
+    };
+    threads(8).has("registration-contended");
+    threads(1).lacks("registration-contended");
+}
+
+#[test]
+fn on_demand_paging_that_faults() {
+    let on_demand = |faults: u64| {
+        let mut case = Case::with(Header { devices: vec![nic(&[("page_faults", 10)])], ..header() });
+        case = case.event(
+            10,
+            5,
+            Call::RegMr,
+            Detail::Mr {
+                mr: 1,
+                pd: 1,
+                addr: 0,
+                length_bytes: 1 << 30,
+                access: 1 << 6,
+                lkey: 1,
+                rkey: 1,
+                split: RegistrationSplit::default(),
+            },
+        );
+        case.devices(vec![nic(&[("page_faults", 10 + faults)])])
+    };
+    on_demand(5000).has("odp-faults");
+    on_demand(5).lacks("odp-faults");
+}
+
+#[test]
+fn the_limit_on_locked_memory_is_told_from_other_wants_of_memory() {
+    let limited = |may_lock_more| Facts {
+        memlock_limit_bytes: Some(65_536),
+        may_lock_more: Some(may_lock_more),
+        ..Facts::default()
+    };
+    let failed = || Case::new().failed(Call::RegMr, libc::ENOMEM, mr(0, 1, 1 << 20));
+    let found = failed().facts(limited(false)).findings();
+    assert_eq!((found[0].id, found.len()), ("memlock-limit", 1));
+    assert!(found[0].title.contains("64 KiB"), "{}", found[0].title);
+    let found = failed().facts(limited(true)).findings();
+    assert_eq!((found[0].id, found.len()), ("registration-failed", 1));
+}
+
+#[test]
+fn huge_pages_under_fork_protection_and_gpu_memory_have_rules_of_their_own() {
+    let refused = || Case::new().failed(Call::RegMr, libc::EINVAL, mr(0, 1, 1 << 20));
+    let fork = Facts {
+        hugetlb_bytes: Some(1 << 30),
+        environment: BTreeMap::from([("RDMAV_FORK_SAFE".into(), "1".into())]),
+        ..Facts::default()
+    };
+    let found = refused().facts(fork).findings();
+    assert_eq!(found[0].id, "hugepages-fork-unsafe");
+    assert!(!found.iter().any(|f| f.id == "registration-failed"));
+    let gpu = Facts { gpus: vec!["/dev/nvidia0".into()], ..Facts::default() };
+    assert_eq!(refused().facts(gpu).findings()[0].id, "gpu-memory-refused");
+    assert_eq!(refused().findings()[0].id, "registration-failed");
+}
+
+#[test]
+fn giving_memory_back_for_seconds() {
+    let gives = |ns| {
+        Case::new().event(1, 10, Call::RegMr, mr(1, 0, 1 << 30)).event(
+            SECOND,
+            ns,
+            Call::DeregMr,
+            mr(1, 0, 1 << 30),
+        )
+    };
+    gives(3 * SECOND).has("deregistration-slow");
+    gives(1_000_000).lacks("deregistration-slow");
+}
+
+#[test]
+fn a_device_nearly_full() {
+    let device = |max_qp| {
+        let mut device = nic(&[]);
+        device.limits.max_qp = Some(max_qp);
+        with_nic(device)
+    };
+    device(1).has("device-limit-near");
+    device(100_000).lacks("device-limit-near");
+}
+
+#[test]
+fn a_peer_that_does_not_resolve_is_told_from_a_refused_attribute() {
+    let to_rtr = QpAttributes { qp: 10, qpn: 17, to: Some("RTR".into()), ..QpAttributes::default() };
+    let fails = |errno| {
+        Case::new().queues().failed(Call::ModifyQp, errno, Detail::ModifyQp(to_rtr.clone())).findings()
+    };
+    let found = fails(libc::ETIMEDOUT);
+    assert_eq!((found[0].id, found.len()), ("peer-unresolved", 1));
+    let found = fails(libc::EINVAL);
+    assert_eq!((found[0].id, found.len()), ("qp-change-failed", 1));
+}
+
+#[test]
+fn a_completion_queue_that_ran_over() {
+    let told = |kind| Case::new().event(5, 1, Call::GetAsyncEvent, Detail::Wait { object: 1, value: kind });
+    told(0).has("cq-overrun");
+    told(9).lacks("cq-overrun");
+}
+
+#[test]
+fn path_mtu_against_the_ports() {
+    let mtu = |bytes| {
+        with_nic(nic(&[])).rtr(QpAttributes { path_mtu_bytes: Some(bytes), ..QpAttributes::default() })
+    };
+    mtu(1024).has("path-mtu-small");
+    mtu(4096).lacks("path-mtu-small");
+    mtu(4096).lacks("path-mtu-large");
+    let mut slow = nic(&[]);
+    slow.ports[0].active_mtu_bytes = 1024;
+    with_nic(slow)
+        .rtr(QpAttributes { path_mtu_bytes: Some(4096), ..QpAttributes::default() })
+        .has("path-mtu-large");
+}
+
+#[test]
+fn a_gid_that_is_not_routed() {
+    let gid = |index, gid: &str, kind: &str| Gid { index, gid: gid.into(), gid_type: kind.into() };
+    let goes_out = |index| {
+        let mut device = nic(&[]);
+        device.ports[0].gids = vec![
+            gid(0, "fe80:0000::1", "IB/RoCE v1"),
+            gid(1, "fe80:0000::1", "RoCE v2"),
+            gid(3, "0000::ffff:0a00:0001", "RoCE v2"),
+        ];
+        with_nic(device).rtr(QpAttributes {
+            sgid_index: Some(index),
+            port: Some(1),
+            ..QpAttributes::default()
+        })
+    };
+    assert!(goes_out(0).has("gid-wrong-type").title.contains("RoCE v1"));
+    assert!(goes_out(1).has("gid-wrong-type").title.contains("link-local"));
+    goes_out(3).lacks("gid-wrong-type");
+}
+
+#[test]
+fn one_queue_pair_outside_the_traffic_class() {
+    let classes = |last: u8| {
+        (0..10).fold(Case::new(), |case, i| {
+            let attributes = QpAttributes {
+                qp: 10 + i,
+                qpn: i as u32,
+                to: Some("RTR".into()),
+                traffic_class: Some(if i == 9 { last } else { 106 }),
+                ..QpAttributes::default()
+            };
+            case.event(3 + i, 1, Call::CreateQp, qp(10 + i, i as u32)).event(
+                20 + i,
+                1,
+                Call::ModifyQp,
+                Detail::ModifyQp(attributes),
+            )
+        })
+    };
+    let found = classes(0).has("traffic-class-mixed");
+    assert_eq!(found.evidence[1].qpns, [9]);
+    classes(106).lacks("traffic-class-mixed");
+}
+
+#[test]
+fn connections_that_take_long_or_are_refused() {
+    let connects = |after_ns, kind, status| {
+        let cm = |event, status| Detail::Cm { id: 9, event, status };
+        Case::new().event(10, 5, Call::CmConnect, cm(0, 0)).event(
+            10 + after_ns,
+            5,
+            Call::CmGetEvent,
+            cm(kind, status),
+        )
+    };
+    connects(SECOND, 9, 0).has("connect-slow");
+    connects(1_000_000, 9, 0).lacks("connect-slow");
+    connects(1_000_000, 8, 28).has("connect-failed");
+}
+
+#[test]
+fn counters_of_the_ports_that_grow() {
+    let grows =
+        |name: &'static str, by: u64| with_nic(nic(&[(name, 7)])).devices(vec![nic(&[(name, 7 + by)])]);
+    let found = grows("out_of_sequence", 500).has("packets-lost");
+    assert!(found.process.is_none() && found.evidence[0].text.contains("+500"), "{found:#?}");
+    grows("out_of_sequence", 1).lacks("packets-lost");
+    grows("np_cnp_sent", 100_000).has("network-congested");
+    grows("np_cnp_sent", 10).lacks("network-congested");
+    grows("rnr_nak_retry_err", 5000).has("receiver-not-ready");
+    grows("rnr_nak_retry_err", 5).lacks("receiver-not-ready");
+}
+
+#[test]
+fn placement_of_process_and_device() {
+    let on = |cpu_nodes: Vec<u32>| {
+        let mut device = nic(&[]);
+        device.placement.node = Some(1);
+        let machine = Machine { nodes: vec![0, 1], ..Machine::default() };
+        Case::with(Header { devices: vec![device], machine, ..header() })
+            .queues()
+            .facts(Facts { cpu_nodes, ..Facts::default() })
+    };
+    assert!(on(vec![0]).has("numa-remote").remedy.contains("--cpunodebind=1"));
+    on(vec![0, 1]).lacks("numa-remote");
+    let slot = |lanes| {
+        let placement = Placement {
+            pcie_lanes: Some(lanes),
+            pcie_max_lanes: Some(16),
+            pcie_mtps: Some(8000),
+            pcie_max_mtps: Some(8000),
+            ..Placement::default()
+        };
+        with_nic(Device { placement, ..nic(&[]) })
+    };
+    slot(8).has("pcie-narrow");
+    slot(16).lacks("pcie-narrow");
+    let through = |iommu: &str| {
+        let placement = Placement { iommu: iommu.into(), ..Placement::default() };
+        with_nic(Device { placement, ..nic(&[]) })
+    };
+    through("DMA-FQ").has("iommu-translates");
+    through("identity").lacks("iommu-translates");
+}
+
+#[test]
+fn a_data_path_that_cannot_be_seen_is_said_so() {
+    let nothing = Observed { why: "work requests are written without a call".into(), ..Observed::default() };
+    let rts = QpAttributes { to: Some("RTS".into()), ..QpAttributes::default() };
+    let none = QueueCounts::default();
+    let found = Case::new().queues().rtr(rts.clone()).observed(none.clone(), none.clone(), nothing);
+    // `rtr` sets its own state; go on to RTS.
+    let ready = QpAttributes { qp: 10, qpn: 17, ..rts };
+    found.event(6, 1, Call::ModifyQp, Detail::ModifyQp(ready)).has("data-path-unseen");
+    Case::new().queues().lacks("data-path-unseen");
+}
+
+#[test]
+fn what_sources_tell_of_places_and_order() {
+    changed(|c, d| d.unaligned_64 = Some(c.wrs)).has("unaligned-payload");
+    changed(|c, d| d.mergeable = Some(c.wrs / 16 * 15)).has("adjacent-wrs");
+    changed(|c, d| {
+        c.opcodes = BTreeMap::from([(Opcode::AtomicCmpAndSwp, c.wrs)]);
+        d.remote_strides = Some(Strides { same: c.wrs, ..Strides::default() });
+    })
+    .has("atomics-hot");
+    changed(|c, _| c.opcodes = BTreeMap::from([(Opcode::AtomicCmpAndSwp, c.wrs)])).lacks("atomics-hot");
+    changed(|c, _| {
+        c.opcodes = BTreeMap::from([(Opcode::RdmaRead, c.wrs / 2), (Opcode::RdmaWrite, c.wrs / 2)]);
+    })
+    .has("reads-and-writes-mixed");
+    changed(|c, _| c.threads = Some(4)).has("threads-share-qp");
+    let small = |inline: bool| {
+        changed(|c, d| {
+            (c.bytes, c.inline) = (c.wrs * 32, if inline { c.wrs } else { 0 });
+            d.sizes = BTreeMap::from([(5, c.wrs)]);
+        })
+    };
+    small(false).has("small-not-inlined");
+    small(true).lacks("small-not-inlined");
+}
+
+#[test]
+fn random_access_counts_only_beyond_what_translations_reach() {
+    let jumps = |length: u64, facts: Facts| {
+        changed(|c, d| d.remote_strides = Some(Strides { random: c.wrs, ..Strides::default() }))
+            .event(20, 10, Call::RegMr, mr(1, 1 << 30, length))
+            .facts(facts)
+    };
+    jumps(1 << 30, Facts::default()).has("random-beyond-reach");
+    jumps(1 << 20, Facts::default()).lacks("random-beyond-reach");
+    let huge = Facts { hugetlb_bytes: Some(1 << 30), ..Facts::default() };
+    jumps(1 << 30, huge).lacks("random-beyond-reach");
+}
+
+#[test]
+fn the_program_and_not_the_device_is_slow() {
+    let hist = |ns: u64| Histogram(BTreeMap::from([(bucket_of(ns), 10_000)]));
+    let gap = |ns: u64| {
+        changed(|c, d| {
+            (c.wrs, c.post_calls, c.signalled) = (20_000, 20_000, 20_000);
+            d.most_outstanding = Some(1);
+            d.cqe_to_post_ns = Some(hist(ns));
+            d.post_to_reap_ns = vec![probe_user::sample::ReapLatency {
+                opcode: Opcode::RdmaWrite,
+                size_class: 8,
+                latency_ns: hist(3000),
+            }];
+        })
+    };
+    gap(400_000).has("host-gap-dominates");
+    gap(500).lacks("host-gap-dominates");
+}
+
+#[test]
+fn an_error_is_traced_to_its_queue_pair_and_peer() {
+    let (qp, mut cq) = busy();
+    cq.statuses = BTreeMap::from([(0, 10), (12, 1), (5, 30)]);
+    cq.detail = Some(Box::new(QueueDetail {
+        failed_by_qp: vec![FailedCqes { status: 12, qpn: 17, count: 1 }],
+        ..QueueDetail::default()
+    }));
+    let peer =
+        QpAttributes { dest_qpn: Some(99), dgid: Some("::ffff:10.0.0.7".into()), ..QpAttributes::default() };
+    let findings = Case::new().queues().rtr(peer).counts(qp, cq).findings();
+    assert_eq!((findings[0].id, findings[0].severity), ("retry-exceeded", Severity::Problem));
+    assert!(findings[0].evidence[0].text.contains("QPN 17 (to QPN 99 at ::ffff:10.0.0.7)"), "{findings:#?}");
+    // What is flushed after the first error is no news.
+    assert!(!findings.iter().any(|f| f.id == "requests-flushed"));
+}
+
+#[test]
+fn what_was_sampled_lowers_the_confidence_and_says_so() {
+    let (mut qp, cq) = busy();
+    qp.signalled = qp.wrs;
+    let sampled =
+        Observed { by: ObservedBy::Function, counting: Counting::Ratios, share: 0.1, ..Observed::default() };
+    let whole = Case::new().queues().counts(qp.clone(), cq.clone()).has("everything-signalled");
+    let part = Case::new().queues().observed(qp, cq, sampled).has("everything-signalled");
+    assert!(part.confidence < whole.confidence);
+    assert_eq!(part.cost.cpu_share, None, "ratios tell no rate");
+}
+
+#[test]
+fn rules_on_posts_say_that_posts_were_not_seen() {
+    let mut model = Case::new().queues().0;
+    model.push(&Record::Sample(Sample { t_ns: 10 * SECOND, ..Sample::default() }));
+    let open = examine(&model, &Settings::default()).open;
+    let unseen = open.iter().find(|o| o.rules.contains(&"one-wr-per-post")).unwrap();
+    assert_eq!(
+        (unseen.verdict, unseen.processes.as_slice()),
+        (Undecided::NotObservable, [ALICE.pid].as_slice())
+    );
+}
+
+#[test]
+fn several_faults_are_all_named_the_dearest_first() {
+    let (mut qp, cq) = busy();
+    qp.signalled = qp.wrs;
+    qp.post_calls = qp.wrs;
+    let mut case = Case::new().queues().counts(qp, cq);
+    for i in 0..1000 {
+        case = case.event(SECOND + i * 1_000_000, 500_000, Call::RegMr, mr(1, 4096, 4096)).event(
+            SECOND + i * 1_000_000 + 500_000,
+            100_000,
+            Call::DeregMr,
+            mr(1, 4096, 4096),
+        );
+    }
+    let found: Vec<_> = case.findings().iter().map(|f| f.id).collect();
+    assert_eq!(found[..3], ["registration-repeated", "one-wr-per-post", "everything-signalled"], "{found:?}");
+}
