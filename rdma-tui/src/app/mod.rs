@@ -4,7 +4,6 @@
 pub mod counters;
 pub mod data_path;
 pub mod filter;
-pub mod findings;
 pub mod format;
 pub mod history;
 pub mod inside;

@@ -156,7 +156,7 @@ impl App {
         if let Some((opened, _)) = self.details.last() {
             // From a process on to its queue pairs: the table of all, filtered.
             if let RowKey::Finding { id, process } = *opened {
-                let found = world.findings().iter().find(|f| f.id == id && f.process == process);
+                let found = world.findings().iter().find(|f| f.id == id && f.process_id() == process);
                 match found.and_then(|f| f.workload) {
                     Some(workload) => self.show_workload(workload, world),
                     None => self.say(Tone::Note, "no reference workload shows this one"),

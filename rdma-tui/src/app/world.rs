@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
+use probe_user::doctor::{self, Finding};
 use probe_user::model::Model;
 use probe_user::sample::{Event, Record};
 
 use super::counters::Counters;
-use super::findings::{self, Finding};
 use super::history::History;
 use super::workload::Board;
 
@@ -125,6 +125,6 @@ impl World {
 
     /// What is wrong, the worst first.
     pub fn findings(&self) -> &[Finding] {
-        self.findings.get_or_init(|| findings::find(&self.model))
+        self.findings.get_or_init(|| doctor::find(&self.model))
     }
 }

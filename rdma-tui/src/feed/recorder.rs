@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use probe_user::sample::{
-    CallCount, Footer, Header, Histogram, Lost, Probe, Process, ProcessId, ProcessSample, Record, Sample,
+    CallCount, Facts, Footer, Header, Histogram, Lost, Probe, Process, ProcessId, ProcessSample, Record,
+    Sample,
 };
 use probe_user::trace::{Options, Summary, WriteError, Writer};
 
@@ -18,6 +19,7 @@ use super::queues_before::QueuesBefore;
 pub struct Recorder {
     header: Header,
     processes: BTreeMap<ProcessId, Process>,
+    facts: BTreeMap<ProcessId, Facts>,
     probes: BTreeMap<(String, String), Probe>,
     counters: BTreeMap<ProcessId, ProcessSample>,
     queues: BTreeMap<ProcessId, QueuesBefore>,
@@ -44,11 +46,15 @@ impl Recorder {
             }
             Record::Process(process) if process.exited => {
                 self.processes.remove(&process.id);
+                self.facts.remove(&process.id);
                 self.counters.remove(&process.id);
                 self.queues.remove(&process.id);
             }
             Record::Process(process) => {
                 self.processes.insert(process.id, process.clone());
+            }
+            Record::Facts(facts) => {
+                self.facts.insert(facts.id, facts.clone());
             }
             Record::Probe(probe) => {
                 self.probes.insert((probe.name.clone(), probe.place.clone()), probe.clone());
@@ -102,6 +108,9 @@ impl Recorder {
         let mut writer = Writer::create(path, &header, Options::default())?;
         for process in self.processes.values() {
             writer.push(&Record::Process(process.clone()))?;
+        }
+        for facts in self.facts.values() {
+            writer.push(&Record::Facts(facts.clone()))?;
         }
         for probe in self.probes.values() {
             writer.push(&Record::Probe(probe.clone()))?;

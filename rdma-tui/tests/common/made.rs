@@ -368,6 +368,8 @@ pub fn device(name: &str, driver: &str, emulated: bool) -> Device {
         node_guid: "b83f:d203:00a4:1c20".into(),
         firmware: if emulated { String::new() } else { "20.39.3004".into() },
         emulated,
+        placement: Default::default(),
+        limits: Default::default(),
         ports: vec![Port {
             number: 1,
             state: "ACTIVE".into(),

@@ -1,9 +1,9 @@
 //! Rows: what names them while figures change, and how they are found in a model.
 
+use probe_user::doctor::Finding;
 use probe_user::model::{Cq, ProcessModel, Qp, SizeClass, Srq};
 use probe_user::sample::{Device, Port, Probe, ProcessId};
 
-use super::super::findings::Finding;
 use super::super::workload::Workload;
 use super::super::world::World;
 use super::TableId;
@@ -21,7 +21,7 @@ pub enum RowKey {
     Srq(ProcessId, u64),
     Range { process: ProcessId, addr: u64, length_bytes: u64, uses: u64 },
     Size(u8),
-    Finding { id: &'static str, process: ProcessId },
+    Finding { id: &'static str, process: Option<ProcessId> },
     Workload(usize),
     Counter { device: String, port: u32, name: String },
     Probe { name: String, place: String },
@@ -84,7 +84,7 @@ pub fn keys(table: TableId, world: &World) -> Vec<RowKey> {
             processes().flat_map(|(id, p)| p.queues.srqs().keys().map(|srq| RowKey::Srq(*id, *srq))).collect()
         }
         TableId::Findings => {
-            world.findings().iter().map(|f| RowKey::Finding { id: f.id, process: f.process }).collect()
+            world.findings().iter().map(|f| RowKey::Finding { id: f.id, process: f.process_id() }).collect()
         }
         TableId::Workloads => (0..world.workloads.list.len()).map(RowKey::Workload).collect(),
         TableId::Counters => world
@@ -132,7 +132,7 @@ pub fn row<'w>(key: &RowKey, world: &'w World) -> Option<Row<'w>> {
         }
         RowKey::Size(class) => Row::Size(*class, size(world, *class)),
         RowKey::Finding { id, process } => {
-            Row::Finding(world.findings().iter().find(|f| f.id == *id && f.process == *process)?)
+            Row::Finding(world.findings().iter().find(|f| f.id == *id && f.process_id() == *process)?)
         }
         RowKey::Workload(index) => Row::Workload(world.workloads.list.get(*index)?),
         RowKey::Counter { device, port, name } => {

@@ -216,7 +216,7 @@ impl Tie {
         match row {
             Row::Qp(process, qp) => Self(Some(process.info.id), qp.created_ns.unwrap_or(0), qp.qpn),
             // The dearest first: weights are not negative, so their bits are in their order.
-            Row::Finding(finding) => Self(None, !finding.weight.to_bits(), 0),
+            Row::Finding(finding) => Self(None, !finding.cost.weight().to_bits(), 0),
             _ => Self::default(),
         }
     }

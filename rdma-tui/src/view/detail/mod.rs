@@ -9,10 +9,10 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use unicode_width::UnicodeWidthStr;
 
+use probe_user::doctor::Finding;
 use probe_user::report::errno;
 use probe_user::sample::{Call, Event};
 
-use crate::app::findings::Finding;
 use crate::app::format::{duration, harmless};
 use crate::app::table::{Column, Row, RowKey, columns, row};
 use crate::app::world::World;
@@ -111,10 +111,7 @@ pub fn finding(finding: &Finding, width: u16, theme: &Theme) -> Lines {
     let mut lines = Lines::default();
     let style = super::page::findings::style(finding.severity, theme);
     let head = format!("{} {}: {}", finding.severity.mark(), finding.severity.word(), finding.title);
-    lines.spans(vec![
-        (head, style),
-        (format!("  {} (pid {})", finding.comm, finding.process.pid), theme.series(0)),
-    ]);
+    lines.spans(vec![(head, style), (format!("  {}", finding.who()), theme.series(0))]);
     let room = usize::from(width).saturating_sub(13).max(20);
     let mut part = |name: &str, text: &str, style: Style| {
         for (i, line) in wrap(text, room).into_iter().enumerate() {
@@ -122,13 +119,15 @@ pub fn finding(finding: &Finding, width: u16, theme: &Theme) -> Lines {
             lines.spans(vec![(format!("  {label:<10} "), theme.dim()), (line, style)]);
         }
     };
-    for (i, line) in finding.evidence.iter().enumerate() {
-        part(if i == 0 { "evidence" } else { "" }, line, theme.text());
+    for (name, text) in finding.parts() {
+        let style = match name {
+            "cost" => theme.strong(),
+            "remedy" => theme.good(),
+            "unless" | "sure" => theme.dim(),
+            _ => theme.text(),
+        };
+        part(name, &text, style);
     }
-    part("cost", &finding.cost, theme.strong());
-    part("cause", finding.cause, theme.text());
-    part("remedy", finding.remedy, theme.good());
-    part("unless", finding.unless, theme.dim());
     if let Some(workload) = finding.workload {
         part("proof", &format!("workload '{workload}': Enter twice goes there"), theme.key());
     }

@@ -1,9 +1,9 @@
 //! Findings: what is wrong, with evidence, cause and remedy.
 
+use probe_user::doctor::{Finding, Severity};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::app::findings::{Finding, Severity};
 use crate::app::table::{Row, TableId, row};
 use crate::theme::Theme;
 
@@ -16,7 +16,7 @@ fn none(context: Context<'_>) -> String {
     if context.world.model.processes.is_empty() {
         return super::nothing_yet(context, "nothing was seen that could be judged");
     }
-    "no finding: none of the rules on memory, queue pairs and completion queues fires".to_owned()
+    "no finding: none of the rules on what was seen fires".to_owned()
 }
 
 pub fn draw(buf: &mut Buffer, area: Rect, context: Context<'_>) {
@@ -51,8 +51,8 @@ pub fn top(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     }
     for (y, finding) in (area.y..area.bottom()).zip(findings) {
         put(buf, area.x, y, finding.severity.mark(), 1, style(finding.severity, theme));
-        put_right(buf, area.x, y, &finding.comm, area.width, theme.series(0));
-        let room = area.width.saturating_sub(3 + finding.comm.chars().count() as u16);
+        put_right(buf, area.x, y, finding.comm(), area.width, theme.series(0));
+        let room = area.width.saturating_sub(3 + finding.comm().chars().count() as u16);
         put(buf, area.x + 2, y, &finding.title, room, theme.text());
     }
 }
