@@ -48,6 +48,8 @@ struct Run<'a> {
     room: u64,
     /// The program's own CPU time per request.
     work: Ps,
+    /// A CPU time, and the same stretched by the crowd of threads: nearly every post costs what the last one did.
+    stretched: (Ps, Ps),
     poll: Ps,
     pickup: Ps,
     wakeup: Ps,
@@ -75,6 +77,7 @@ pub fn drive(profile: &Profile, spec: &LoadSpec) -> Result<Outcome, SpecError> {
         step,
         room: (setup.region_bytes / step).max(1),
         work: from_ns(spec.work_ns * crowd),
+        stretched: (0, 0),
         poll: ns(Key::HostPoll),
         pickup: ns(Key::HostEmptyPoll) / 2,
         wakeup: from_ns(profile.get(Key::EventInterrupt) + profile.get(Key::EventWakeup)),
@@ -362,7 +365,7 @@ impl Run<'_> {
         let queue = &self.s.qps[qp as usize];
         let (id, queue_lock, register) = (queue.id, queue.lock, queue.register);
         let cost = self.s.model.post_cost(id, &list);
-        let work = (cost.cpu as f64 * self.s.crowd) as Ps;
+        let work = self.crowded(cost.cpu);
         let own = self.work * Ps::from(count);
         let lock_cost = self.s.lock_cost;
         let ready = at + own;
@@ -376,6 +379,14 @@ impl Run<'_> {
         self.s.model.post(end, id, &list);
         self.list = list;
         (end, queue_lock.is_some() || register.is_some())
+    }
+
+    /// CPU time as it is with that many threads on the host.
+    fn crowded(&mut self, cpu: Ps) -> Ps {
+        if self.stretched.0 != cpu {
+            self.stretched = (cpu, (cpu as f64 * self.s.crowd) as Ps);
+        }
+        self.stretched.1
     }
 
     fn pick(&mut self, thread: u32) -> u32 {
@@ -475,7 +486,7 @@ impl Run<'_> {
             };
             let id = queue.id;
             let cost = self.s.model.post_cost(id, &[request]);
-            at += self.poll + (cost.cpu as f64 * self.s.crowd) as Ps;
+            at += self.poll + self.crowded(cost.cpu);
             self.s.model.post(at, id, &[request]);
         }
         at
