@@ -20,6 +20,10 @@ const RETRY_CONNECT_NS: u64 = 10_000_000;
 /// Polls in a row without a helper's look that make the program count as polling.
 const POLLING_AFTER: u64 = 64;
 
+/// Looks without anything to do, some 50 µs of them, after which the program's thread offers its processor to others. A NIC
+/// needs no processor to answer a program that polls without pause; another process does.
+const YIELD_EVERY: u64 = 1024;
+
 /// Who looks at the rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -45,6 +49,8 @@ pub struct Wire {
     watch: AtomicU32,
     /// Times the program looked.
     pub looks: AtomicU64,
+    /// Looks in a row that found nothing to do.
+    idle_looks: AtomicU64,
     /// `looks` when the helper last went to sleep.
     looks_at_sleep: AtomicU64,
     helper_started: Lock<bool>,
@@ -74,6 +80,7 @@ impl Wire {
             connecting: Lock::new(()),
             watch: AtomicU32::new(Watch::Helper as u32),
             looks: AtomicU64::new(0),
+            idle_looks: AtomicU64::new(0),
             looks_at_sleep: AtomicU64::new(0),
             helper_started: Lock::new(false),
             helper_wakes_at: AtomicU64::new(u64::MAX),
@@ -219,7 +226,16 @@ impl Wire {
         }
         let looks = self.looks.load(Relaxed) + 1;
         self.looks.store(looks, Relaxed);
-        self.progress(process);
+        if self.progress(process) {
+            self.idle_looks.store(0, Relaxed);
+        } else if self.open.load(Relaxed) != 0 {
+            let idle = self.idle_looks.load(Relaxed) + 1;
+            self.idle_looks.store(idle, Relaxed);
+            // What the program waits for is done by another process, which may be waiting for this very processor.
+            if idle.is_multiple_of(YIELD_EVERY) {
+                std::thread::yield_now();
+            }
+        }
         if self.watch.load(Relaxed) == Watch::Helper as u32
             && looks.wrapping_sub(self.looks_at_sleep.load(Relaxed)) > POLLING_AFTER
         {
