@@ -1,6 +1,6 @@
 //! How fast traces are written and read on this machine, how large they are, and how much memory reading takes.
 //!
-//! `cargo xtask bench trace [-- EVENTS [FOLDER]]`. Rates are per second of processor time of the one thread that does
+//! `cargo xtask bench trace [EVENTS [FOLDER]]`. Rates are per second of processor time of the one thread that does
 //! the work, so that other load on the machine does not count; all in one run, so that they can be compared.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use probe_common::{CallId, Layout};
 use probe_user::collect::{decode, wire};
 use probe_user::model::Model;
 use probe_user::sample::{
-    Call, CallCount, Footer, Header, Histogram, Process, ProcessId, ProcessSample, Record, Sample,
+    Call, CallCount, DataPath, Footer, Header, Histogram, Process, ProcessId, ProcessSample, QueueCounts,
+    QueueKind, QueueSample, Record, Sample,
 };
 use probe_user::trace::{Options, Reader, Writer};
 
@@ -30,8 +31,58 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let outcome = measure(&path, events);
         std::fs::remove_file(&path)?;
         outcome?;
+        queue_hours(&path)?;
     }
     Ok(())
+}
+
+/// What an hour of a busy queue pair takes, with its completion queue and a sample a second.
+fn queue_hours(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    const QUEUE_PAIRS: u64 = 64;
+    let size = |queue_pairs: u64| -> Result<u64, Box<dyn std::error::Error>> {
+        let mut writer = Writer::create(path, &Header::default(), Options::default())?;
+        for second in 1..=3600 {
+            writer.push(&data_path_sample(second, queue_pairs))?;
+        }
+        let bytes = writer.finish(Footer::default())?.bytes;
+        std::fs::remove_file(path)?;
+        Ok(bytes)
+    };
+    let (one, many) = (size(1)?, size(QUEUE_PAIRS)?);
+    println!(
+        "  QP-hour  {:8.0} kB on disk ({:.0} bytes a sample of a process with one queue pair, {:.0} more for each further one)",
+        (many - one) as f64 / (QUEUE_PAIRS - 1) as f64 / 1e3,
+        one as f64 / 3600.0,
+        (many - one) as f64 / (QUEUE_PAIRS - 1) as f64 / 3600.0
+    );
+    Ok(())
+}
+
+/// Every queue pair posts 100,000 WRITEs a second, in slightly uneven numbers, as real ones do.
+fn data_path_sample(second: u64, queue_pairs: u64) -> Record {
+    let mut queues = Vec::new();
+    let mut totals = QueueCounts::default();
+    for n in 0..queue_pairs {
+        let wrs = second * 100_000 + (second * 7919 + n * 104_729) % 1000;
+        let posts = QueueCounts {
+            post_calls: wrs / 4,
+            wrs,
+            signalled: wrs / 16,
+            bytes: wrs * 4096,
+            ..QueueCounts::default()
+        };
+        let polls =
+            QueueCounts { polls: wrs, empty_polls: wrs - wrs / 16, cqes: wrs / 16, ..QueueCounts::default() };
+        totals.wrs += wrs;
+        for (queue, object, counts) in [(QueueKind::Qp, 2 * n, posts), (QueueKind::Cq, 2 * n + 1, polls)] {
+            let number = 0x100 + n as u32;
+            let pointer = 94_554_768_499_136 + object * 512;
+            queues.push(QueueSample { queue, object, pointer, number, counts, ..QueueSample::default() });
+        }
+    }
+    let data_path = Some(DataPath { totals, queues, ..DataPath::default() });
+    let processes = vec![ProcessSample { id: PROCESS, data_path, ..ProcessSample::default() }];
+    Record::Sample(Sample { t_ns: second * 1_000_000_000, processes, ..Sample::default() })
 }
 
 fn measure(path: &Path, events: u64) -> Result<(), Box<dyn std::error::Error>> {

@@ -5,6 +5,7 @@ mod devices;
 mod diff;
 mod doctor;
 mod export;
+mod keep;
 mod merge;
 mod objects;
 mod probes;
@@ -88,4 +89,14 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 /// Columns of the terminal; 120 where nobody looks at one.
 fn terminal_width() -> usize {
     terminal_size::terminal_size().map_or(120, |(width, _)| width.0.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_of_all_subcommands_go_together() {
+        super::Cli::command().debug_assert();
+    }
 }

@@ -13,12 +13,13 @@ use probe_user::library;
 use probe_user::sample::{Footer, Header, Record, Verdict};
 use probe_user::tap::{self, TapSource};
 use probe_user::target::{self, Paused, Running, invoking_user};
-use probe_user::trace::{self, WriteError, Writer};
+use probe_user::trace::{self, WriteError};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use super::UsageError;
+use super::keep::{self, Keeper};
 use super::time::parse_duration;
 
 /// Longest sleep of the main loop: bounds how old an event is when it is written.
@@ -34,6 +35,9 @@ Examples:
   sudo rdma-probe record -o run.trace.zst -- ./train.sh    into a compressed trace of a chosen name
   rdma-probe record --tap -- ib_send_bw server             every post and poll too, exactly; needs no privilege
   sudo rdma-probe record --data-path full --pid 4242       posts and polls of a program that already runs
+  sudo rdma-probe record -o h.trace.zst --rotate 100MiB --keep 10    the host, for as long as it runs, in at most 1 GB
+  sudo rdma-probe record -o h.trace.zst --ring 5m --on 'reg_latency_p99>1ms'    five minutes in memory, written when
+                                                           registrations become slow (or by --on SIGUSR1, cqe_error, …)
 
 Exit status: that of the command; 124 when --duration ended it; 127 or 126 when it was not found or could not be run;
 1 on failure, 2 on a usage error; 0 otherwise, also when some or all probes were denied (see `rdma-probe probes`).";
@@ -68,6 +72,8 @@ pub struct Args {
     /// where the kernel need not single-step the probed instruction (`rdma-probe count` tells)
     #[arg(long, value_enum, default_value = "off", value_name = "WHICH")]
     data_path: WhichPosts,
+    #[command(flatten)]
+    keep: keep::Args,
     /// Attach to libraries only, not to the kernel
     #[arg(long)]
     no_kernel: bool,
@@ -115,8 +121,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // SIG_IGN, which the command would inherit.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle signals")?;
     let limit = trace::Options { limit_bytes: size_limit(&args)? };
-    let writer = Writer::create(&args.output, &header(&args), limit)?;
-    let mut recording = Recording { writer, signals, trouble: None, ended: None, denied: None };
+    let keeper = Keeper::create(&args.output, &header(&args), limit, &args.keep)?;
+    for signal in keeper.signals() {
+        signals.add_signal(*signal).context("cannot handle the signal of a trigger")?;
+    }
+    let mut recording = Recording { keeper, signals, trouble: None, ended: None, denied: None };
     let options = collect::Options {
         whole_host: args.pids.is_empty() && args.command.is_empty(),
         kernel: !args.no_kernel,
@@ -284,7 +293,7 @@ impl Outcome {
 }
 
 struct Recording {
-    writer: Writer,
+    keeper: Keeper,
     signals: SignalsInfo<WithOrigin>,
     trouble: Option<String>,
     ended: Option<String>,
@@ -309,6 +318,10 @@ impl Recording {
             }
             let signals: Vec<_> = self.signals.pending().filter(|origin| origin.signal != SIGCHLD).collect();
             for origin in signals {
+                if self.keeper.signals().contains(&origin.signal) {
+                    self.keeper.signalled(origin.signal);
+                    continue;
+                }
                 let again = asked_to_end.is_some();
                 match &mut command {
                     Some(child) if status.is_none() && !again => {
@@ -381,7 +394,7 @@ impl Recording {
             if self.trouble.is_some() {
                 continue;
             }
-            match self.writer.push(&record) {
+            match self.keeper.push(&record) {
                 Ok(()) => {}
                 Err(WriteError::Encode(why)) => eprintln!("rdma-probe: a record was left out: {why}"),
                 Err(error) => {
@@ -400,8 +413,8 @@ impl Recording {
             lost: outcome.lost.clone(),
             ..Footer::default()
         };
-        let summary = self
-            .writer
+        let kept = self
+            .keeper
             .finish(footer)
             .with_context(|| format!("cannot finish trace '{}'", args.output.display()))?;
         if let Some(trouble) = self.trouble {
@@ -410,11 +423,24 @@ impl Recording {
         if args.quiet {
             return Ok(());
         }
-        let (events, samples) = (summary.events, summary.samples);
-        eprintln!("rdma-probe: {events} events and {samples} samples in '{}'", args.output.display());
+        let (events, samples) = (kept.summary.events, kept.summary.samples);
+        let Some(last) = kept.files.last() else {
+            eprintln!("rdma-probe: no trigger fired, so nothing was written");
+            return Ok(());
+        };
+        match &kept.files[..] {
+            [file] => eprintln!("rdma-probe: {events} events and {samples} samples in '{}'", file.display()),
+            [first, ..] => eprintln!(
+                "rdma-probe: {events} events and {samples} samples in all; {} files from '{}' to '{}'",
+                kept.files.len(),
+                first.display(),
+                last.display()
+            ),
+            [] => {}
+        }
         // What went to standard output or into a pipe cannot be read again.
-        if args.output.is_file() {
-            super::report::print_on_stderr(&args.output)?;
+        if last.is_file() {
+            super::report::print_on_stderr(last)?;
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use object::read::ReadCache;
 
 use super::clock::now_ns;
 use super::mappings::{MappingWatch, NewMapping};
+use super::stacks::Spaces;
 use super::wire::PlainSite;
 use crate::attach::{LibraryProbes, Programs};
 use crate::contexts::{ContextsError, ObjectAt};
@@ -71,6 +72,7 @@ impl Librarian {
         sites: Array<MapData, PlainSite>,
         data_path: Option<Attacher>,
         whole_host: bool,
+        spaces: Arc<Mutex<Spaces>>,
     ) -> io::Result<(Self, Option<io::Error>)> {
         let (requests, inbox) = mpsc::channel();
         let (outbox, answers) = mpsc::channel();
@@ -89,6 +91,7 @@ impl Librarian {
             whole_host,
             watched: HashSet::new(),
             dull: HashSet::new(),
+            spaces,
             outbox,
         };
         let thread = thread::Builder::new().name("librarian".to_owned()).spawn(move || {
@@ -169,6 +172,8 @@ struct Worker {
     watched: HashSet<u32>,
     /// Files without verbs: device, inode, time of change.
     dull: HashSet<(u64, u64, i64)>,
+    /// Told of every mapping, for the stacks of processes that are gone before anybody could ask.
+    spaces: Arc<Mutex<Spaces>>,
     outbox: Sender<Record>,
 }
 
@@ -247,10 +252,11 @@ impl Worker {
         if news.lost {
             self.look_again();
         }
-        for NewMapping { pid, range, path, t_ns } in news.mappings {
+        for NewMapping { pid, range, path, offset, inode, t_ns } in news.mappings {
             // Files that no process of ours maps cost us nothing: the probes filter by process, but not the attaching.
             if self.whole_host || self.watched.contains(&pid) || self.is_child_of_watched(pid) {
                 let mapped = MappedFile { pid, range, path, deleted: false };
+                self.spaces.lock().unwrap_or_else(PoisonError::into_inner).note(&mapped, offset, inode);
                 self.consider_mapped(&mapped, Some(t_ns));
             }
         }

@@ -22,6 +22,10 @@ pub struct NewMapping {
     pub range: String,
     /// Path in the process's own mount namespace.
     pub path: PathBuf,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Inode of the file, where the kernel tells it.
+    pub inode: Option<u64>,
     /// When it was mapped.
     pub t_ns: u64,
 }
@@ -91,7 +95,14 @@ impl MappingWatch {
                         if path.is_absolute() {
                             let end = found.addr.saturating_add(found.len);
                             let range = format!("{:x}-{end:x}", found.addr);
-                            news.mappings.push(NewMapping { pid: found.pid, range, path, t_ns });
+                            news.mappings.push(NewMapping {
+                                pid: found.pid,
+                                range,
+                                path,
+                                offset: found.pgoff,
+                                inode: found.ino(),
+                                t_ns,
+                            });
                         }
                     }
                     Ok(Record::Lost(_) | Record::LostSamples(_)) => news.lost = true,

@@ -11,6 +11,7 @@ mod processes;
 mod session;
 mod source;
 mod sources;
+mod stacks;
 pub mod wire;
 
 pub use session::{Options, Session};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as BpfMap, MapData, PerCpuArray, RingBuf};
@@ -20,6 +20,7 @@ use super::librarian::Librarian;
 use super::probed::Probed;
 use super::processes::Processes;
 use super::sources::Sources;
+use super::stacks::{Spaces, Stacks};
 use super::wire::{
     self, Buckets, Counters, PlainBucketKey, PlainCallKey, PlainTarget, call_message, process_message,
 };
@@ -83,6 +84,7 @@ struct Probing {
     targets: BpfMap<MapData, u32, PlainTarget>,
     reported: Reported,
     data_path: Option<Counting>,
+    stacks: Stacks,
 }
 
 impl Session {
@@ -159,6 +161,8 @@ impl Session {
                 .targets
                 .insert(pid, PlainTarget(Target { start_ns }), 0)
                 .map_err(|error| io::Error::other(format!("the table of watched processes: {error}")))?;
+            // What it maps next may be all there is of it: it can be gone before its exec is told.
+            probing.librarian.note(pid);
         }
         Ok(())
     }
@@ -188,6 +192,7 @@ impl Session {
         self.take_events(&mut records, MAX_EVENTS_AT_ONCE);
         if let Some(probing) = &self.probing {
             records.extend(probing.librarian.answers());
+            records.extend(probing.stacks.found());
         }
         if Instant::now() >= self.next_sample {
             self.sample(&mut records, false);
@@ -220,7 +225,8 @@ impl Session {
         self.take_events(&mut records, usize::MAX);
         self.sample(&mut records, true);
         if let Some(probing) = self.probing.take() {
-            let Probing { programs, kernel, librarian, .. } = probing;
+            let Probing { programs, kernel, librarian, stacks, .. } = probing;
+            records.extend(stacks.finish());
             records.extend(librarian.end());
             kernel.detach();
             drop(programs);
@@ -252,8 +258,10 @@ impl Session {
         let counting = self.counting(&mut programs);
         let programs = Arc::new(programs);
         let attacher = counting.is_some().then(|| Attacher::new(Arc::clone(&programs)));
+        let spaces = Arc::new(Mutex::new(Spaces::default()));
+        let whole_host = self.options.whole_host;
         let (librarian, no_mappings) =
-            Librarian::start(Arc::clone(&programs), sites, attacher, self.options.whole_host)
+            Librarian::start(Arc::clone(&programs), sites, attacher, whole_host, Arc::clone(&spaces))
                 .map_err(|error| LoadError::Broken(format!("cannot start a thread: {error}")))?;
         self.pending.push(Record::Probe(Probe {
             name: "perf:mmap2".to_owned(),
@@ -280,6 +288,7 @@ impl Session {
             targets,
             reported: Reported::default(),
             data_path: counting,
+            stacks: Stacks::new(spaces),
         })
     }
 
@@ -374,6 +383,7 @@ impl Session {
                 let Some(mut event) = decode::event(&message) else { continue };
                 event.stack = wire::callers(&item);
                 event.id = self.processes.identify(event.id.pid, event.id.start_ns);
+                probing.stacks.take(event.id, &mut event.stack);
                 records.extend(self.processes.meet(event.id));
                 if !self.surroundings.knows(event.id) {
                     records.extend(self.surroundings.look(event.id));
@@ -391,7 +401,10 @@ impl Session {
             }
             match kind {
                 MessageKind::Exec => probing.librarian.watch(message.header.tgid),
-                MessageKind::Fork => probing.librarian.note(message.header.tgid),
+                MessageKind::Fork => {
+                    probing.stacks.forked(message.parent_tgid, message.header.tgid);
+                    probing.librarian.note(message.header.tgid);
+                }
                 _ => {}
             }
         }
@@ -492,6 +505,7 @@ impl Probing {
             if self.targets.get(&id.pid, 0).is_ok_and(|PlainTarget(target)| target.start_ns == id.start_ns) {
                 let _ = self.targets.remove(&id.pid);
                 self.librarian.forget(id.pid);
+                self.stacks.forget(*id);
             }
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! One line per stack: `comm;outermost;…;innermost;call weight`, as flamegraph.pl, inferno and speedscope read it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use crate::sample::{Call, Event, ProcessId, Record};
+use crate::sample::{Call, Event, ProcessId, Record, Symbol};
 
 use super::Exporter;
 use super::perfetto::call_name;
@@ -30,6 +30,8 @@ pub struct Folded<W> {
     weight: Weight,
     calls: Vec<Call>,
     names: HashMap<ProcessId, String>,
+    /// What the addresses are; they may be told after the events that have them.
+    symbols: HashMap<(ProcessId, u64), String>,
     stacks: HashMap<(ProcessId, Call, Vec<u64>), u64>,
     other: u64,
 }
@@ -37,7 +39,23 @@ pub struct Folded<W> {
 impl<W: Write> Folded<W> {
     /// Writes to `out` the stacks of `calls`.
     pub fn new(out: W, weight: Weight, calls: Vec<Call>) -> Self {
-        Self { out, weight, calls, names: HashMap::new(), stacks: HashMap::new(), other: 0 }
+        Self {
+            out,
+            weight,
+            calls,
+            names: HashMap::new(),
+            symbols: HashMap::new(),
+            stacks: HashMap::new(),
+            other: 0,
+        }
+    }
+
+    fn symbol(&mut self, symbol: &Symbol) {
+        if self.symbols.len() < MAX_STACKS {
+            // Without the line: frames of one function are one frame of the graph.
+            let words = if symbol.name.is_empty() { symbol.words() } else { symbol.name.clone() };
+            self.symbols.insert((symbol.id, symbol.addr), frame(&words));
+        }
     }
 
     fn event(&mut self, event: &Event) {
@@ -57,6 +75,15 @@ impl<W: Write> Folded<W> {
     }
 }
 
+impl<W: Write> Folded<W> {
+    fn words(&self, id: ProcessId, address: u64) -> String {
+        match self.symbols.get(&(id, address)) {
+            Some(name) => format!(";{name}"),
+            None => format!(";{address:#x}"),
+        }
+    }
+}
+
 impl<W: Write> Exporter for Folded<W> {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         match record {
@@ -64,27 +91,25 @@ impl<W: Write> Exporter for Folded<W> {
                 self.names.insert(process.id, frame(&process.comm));
             }
             Record::Event(event) => self.event(event),
+            Record::Symbol(symbol) => self.symbol(symbol),
             _ => {}
         }
         Ok(())
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        let mut lines: Vec<String> = self
-            .stacks
-            .iter()
-            .filter(|(_, weight)| **weight > 0)
-            .map(|((id, call, stack), weight)| {
-                let name = self.names.get(id).cloned().unwrap_or_else(|| format!("pid {}", id.pid));
-                let frames: String = stack.iter().rev().map(|address| format!(";{address:#x}")).collect();
-                format!("{name}{frames};{} {weight}", call_name(*call))
-            })
-            .collect();
-        if self.other > 0 {
-            lines.push(format!("[other] {}", self.other));
+        // Different addresses of one function are one frame.
+        let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+        for ((id, call, stack), weight) in &self.stacks {
+            let name = self.names.get(id).cloned().unwrap_or_else(|| format!("pid {}", id.pid));
+            let frames: String = stack.iter().rev().map(|address| self.words(*id, *address)).collect();
+            let sum = lines.entry(format!("{name}{frames};{}", call_name(*call))).or_default();
+            *sum = sum.saturating_add(*weight);
         }
-        lines.sort_unstable();
-        lines.iter().try_for_each(|line| writeln!(self.out, "{line}"))?;
+        lines.insert("[other]".to_owned(), self.other);
+        for (line, weight) in lines.iter().filter(|(_, weight)| **weight > 0) {
+            writeln!(self.out, "{line} {weight}")?;
+        }
         self.out.flush()
     }
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::model::{Model, ProcessModel};
+use crate::report::frame;
 use crate::sample::{Call, Detail, Event, ProcessId, Record};
 
 use super::Exporter;
@@ -132,6 +133,10 @@ impl<W: Write> Perfetto<W> {
         let end_ns = event.t_ns.saturating_add(event.duration_ns);
         self.end_ns = self.end_ns.max(end_ns);
         let name = call_name(event.call);
+        // What a recording that goes on from another repeats of the time before it, to be understood by itself.
+        if self.model.header.continued && end_ns <= self.base_ns {
+            return self.queue_pair(event, pid, self.base_ns);
+        }
         let cat = if name.starts_with("kernel_") { "kernel" } else { "verbs" };
         self.write(&Entry {
             name: &name,
@@ -143,7 +148,7 @@ impl<W: Write> Perfetto<W> {
             dur: Some(event.duration_ns as f64 / 1e3),
             id: None,
             s: None,
-            args: arguments(event),
+            args: arguments(event, &self.model),
         })?;
         self.queue_pair(event, pid, end_ns)?;
         self.populations(event.id, pid, end_ns)
@@ -335,7 +340,7 @@ pub(super) fn call_name(call: Call) -> String {
 }
 
 /// What the call was about; pointers and keys as hexadecimal text, since a viewer's doubles would round them.
-fn arguments(event: &Event) -> Value {
+fn arguments(event: &Event, model: &Model) -> Value {
     const HEXADECIMAL: [&str; 12] =
         ["mr", "pd", "addr", "qp", "cq", "send_cq", "recv_cq", "srq", "channel", "object", "lkey", "rkey"];
     let mut arguments = serde_json::Map::new();
@@ -350,6 +355,10 @@ fn arguments(event: &Event) -> Value {
             };
             arguments.insert(key, value);
         }
+    }
+    if !event.stack.is_empty() {
+        let frames = event.stack.iter().map(|address| frame(model, event.id, *address));
+        arguments.insert("callers".to_owned(), frames.collect());
     }
     if arguments.is_empty() { Value::Null } else { Value::Object(arguments) }
 }

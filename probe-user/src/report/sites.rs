@@ -1,5 +1,7 @@
 //! Calls by the place in the program they come from: what each costs, what it left alive.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -46,28 +48,38 @@ pub struct OfSite {
 
 /// By the place in the program that makes the call, most time first.
 pub fn by_site(model: &Model, filter: &Filter) -> Groups {
-    let mut sites: Vec<OfSite> = Vec::new();
+    // Different addresses may be one place: a loop that was unrolled, a function of a shared library.
+    let mut sites: BTreeMap<(ProcessId, Call, Vec<String>), OfSite> = BTreeMap::new();
     for process in model.processes.values().filter(|p| filter.wants(p.info.id.pid, &p.info.comm)) {
-        sites.extend(process.sites.iter().map(|site| {
+        for site in process.sites.iter() {
             let stack: Vec<_> =
                 site.stack.iter().map(|address| frame(model, process.info.id, *address)).collect();
-            OfSite {
+            let key = (process.info.id, site.call, stack.clone());
+            let sum = sites.entry(key).or_insert_with(|| OfSite {
                 pid: process.info.id.pid,
                 comm: process.info.comm.clone(),
                 host: process.info.host.clone(),
                 call: site.call,
                 site: stack.first().cloned(),
                 stack,
-                count: site.count,
-                failed: site.failed,
-                bytes: site.bytes,
-                total_ns: site.total_ns,
-                mean_ns: site.total_ns.checked_div(site.count).unwrap_or(0),
-                live: site.live,
-                live_bytes: site.live_bytes,
-            }
-        }));
+                count: 0,
+                failed: 0,
+                bytes: 0,
+                total_ns: 0,
+                mean_ns: 0,
+                live: 0,
+                live_bytes: 0,
+            });
+            sum.count += site.count;
+            sum.failed += site.failed;
+            sum.bytes = sum.bytes.saturating_add(site.bytes);
+            sum.total_ns = sum.total_ns.saturating_add(site.total_ns);
+            sum.mean_ns = sum.total_ns.checked_div(sum.count).unwrap_or(0);
+            sum.live += site.live;
+            sum.live_bytes = sum.live_bytes.saturating_add(site.live_bytes);
+        }
     }
+    let mut sites: Vec<OfSite> = sites.into_values().collect();
     sites.sort_by(|a, b| {
         let key = |s: &OfSite| (std::cmp::Reverse(s.total_ns), s.pid, s.call);
         key(a).cmp(&key(b)).then_with(|| a.stack.cmp(&b.stack))

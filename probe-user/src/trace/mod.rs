@@ -16,7 +16,7 @@ mod writer;
 pub use carry::Carry;
 pub use reader::{Notes, ReadError, Reader};
 pub use ring::{Extent, Ring, Snapshot};
-pub use rotate::{Rotating, Rotation, tagged};
+pub use rotate::{Rotating, Rotation, numbered};
 pub use writer::{Options, Summary, WriteError, Writer};
 
 /// Longest line a reader accepts and a writer produces, newline included.

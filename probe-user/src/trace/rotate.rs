@@ -124,11 +124,6 @@ impl Rotating {
 
 /// `run.trace.zst` and 7: `run.0007.trace.zst`.
 pub fn numbered(path: &Path, number: u32) -> PathBuf {
-    tagged(path, &format!("{number:04}"))
-}
-
-/// The name with a word before what says of which kind the file is.
-pub fn tagged(path: &Path, word: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let (stem, compressed) = match name.strip_suffix(".zst") {
         Some(stem) => (stem, ".zst"),
@@ -138,7 +133,7 @@ pub fn tagged(path: &Path, word: &str) -> PathBuf {
         Some((before, kind)) if !before.is_empty() => (before, format!(".{kind}")),
         _ => (stem, String::new()),
     };
-    path.with_file_name(format!("{stem}.{word}{kind}{compressed}"))
+    path.with_file_name(format!("{stem}.{number:04}{kind}{compressed}"))
 }
 
 #[cfg(test)]

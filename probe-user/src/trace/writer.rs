@@ -9,7 +9,7 @@ use super::sink::{LimitReached, Sink};
 use super::{MAX_LINE_BYTES, RESERVE_BYTES, destination};
 
 /// Buffer before the sink; with one unfinished line it must fit into [`RESERVE_BYTES`].
-const BUFFER_BYTES: usize = 64 << 10;
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// Longest command line a header carries; the rest of the arguments is left out.
 const MAX_COMMAND_BYTES: usize = 64 << 10;

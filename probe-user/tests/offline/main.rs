@@ -5,7 +5,10 @@
 mod common;
 mod data_path;
 mod doctor;
+mod elsewhere;
 mod export;
+mod fuzz;
+mod keep;
 mod manual;
 mod merge;
 mod real;

@@ -216,7 +216,8 @@ impl Serving {
             Verdict::Gap(expected) => {
                 self.control(Packet { kind: GAP, psn: expected | p.psn & !PSN_MASK, ..back })
             }
-            Verdict::Lost if p.offset == 0 => self.control(Packet { kind: ABSENT, ..back }),
+            // Also when the QP went while the message was coming in: its first chunk was taken without a word.
+            Verdict::Lost if p.offset == 0 || p.is_last() => self.control(Packet { kind: ABSENT, ..back }),
             Verdict::Lost | Verdict::More | Verdict::Silent => Ok(()),
         }
     }

@@ -240,7 +240,11 @@ fn collect(w: &World, sends: &mut Sends<'_>, receives: &mut Receives<'_>) {
         sent.iter().for_each(|wc| sends.take(wc));
         received.iter().for_each(|wc| receives.take(wc));
         if sent.is_none() && received.is_none() {
-            assert!(start.elapsed() < Duration::from_secs(20), "seed {}: completions are missing", w.seed);
+            if start.elapsed() > Duration::from_secs(20) {
+                let (state, done) = (end.query().qp_state, (sends.complete(), receives.complete()));
+                let counts = rnic_emu::stats::read(std::process::id()).map(|s| s.qps);
+                panic!("seed {}: completions are missing, {done:?}; QP state {state}; {counts:?}", w.seed);
+            }
             std::thread::sleep(Duration::from_micros(50));
         }
     }

@@ -58,3 +58,18 @@ fn two_processes_agree_with_a_plain_model_until_a_fault_and_after_it() {
         println!("  {fault:?}: {counts:?}");
     }
 }
+
+/// Once more in a process of its own: the profile is a setting that both processes find in their environment.
+#[test]
+fn they_do_so_on_a_device_that_takes_a_nics_time_too() {
+    if std::env::var_os("RNIC_EMU_PROFILE").is_some() {
+        return;
+    }
+    let status = std::process::Command::new(std::env::current_exe().expect("own path"))
+        .args(["two_processes_agree_with_a_plain_model_until_a_fault_and_after_it", "--exact"])
+        .env("RNIC_EMU_PROFILE", "cx5-like")
+        .env("RNIC_EMU_SPEED", "1/4")
+        .status()
+        .expect("run it");
+    assert!(status.success(), "{status}");
+}
