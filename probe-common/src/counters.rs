@@ -134,12 +134,18 @@ pub mod detail {
     pub const REMOTE_SEQUENTIAL: usize = 8;
     /// Those that are sequential both locally and remotely.
     pub const MERGEABLE: usize = 9;
+    /// Those that were not inline and would have fitted. Told only where the room is known ([`super::Granted`]).
+    pub const COULD_INLINE: usize = 12;
     /// Posts by another thread than the one before.
     pub const THREAD_CHANGES: usize = 10;
     /// A bit for each thread that posted or polled, by its number modulo 64.
     pub const THREADS: usize = 11;
+    /// Most posted and not known complete; 0 where that was not followed.
+    pub const MOST_OUTSTANDING: usize = 13;
+    /// Of a queue pair that is gone: [`super::Ring::unmatched`].
+    pub const UNMATCHED: usize = 14;
     /// Words there are.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 15;
 }
 
 /// Counters of one object, as the BPF programs keep them.
@@ -166,9 +172,104 @@ pub struct ObjectCounters {
     pub last_tid: u32,
     /// Always 0.
     pub zero: u32,
+    /// What the queue pair was made with, where that was seen.
+    pub granted: Granted,
     /// The batch of the extended API in progress.
     pub batch: Batch,
 }
+
+/// What a queue pair was made with; all zeroes where that was not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Granted {
+    /// Send work requests its queue holds.
+    pub max_send_wr: u32,
+    /// Bytes that go inline.
+    pub max_inline: u32,
+    /// 1 where every send work request makes a completion entry (`sq_sig_all`).
+    pub signal_all: u32,
+    /// 1 where these are known.
+    pub known: u32,
+}
+
+/// Key of the table of [`Granted`]: a queue pair by its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct MadeKey {
+    /// Start time of the process.
+    pub start_ns: u64,
+    /// Address of the `ibv_qp`.
+    pub address: u64,
+    /// Thread-group id.
+    pub tgid: u32,
+    /// Always 0.
+    pub zero: u32,
+}
+
+/// Key of the table of [`Ring`]s: a queue pair as its completion entries name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct RingKey {
+    /// Start time of the process.
+    pub start_ns: u64,
+    /// Thread-group id.
+    pub tgid: u32,
+    /// QP number.
+    pub number: u32,
+}
+
+/// Signalled work requests remembered of a queue pair.
+pub const RING: usize = 256;
+
+/// The work requests of a queue pair that are under way. Written by the thread that posts and the one that polls, without
+/// a lock: exact as far as one thread at a time does either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Ring {
+    /// Signalled work requests posted, and reaped.
+    pub head: u64,
+    /// See `head`.
+    pub tail: u64,
+    /// Work requests posted, and known complete.
+    pub posted: u64,
+    /// See `posted`.
+    pub completed: u64,
+    /// Completion entries whose work request was not found: it was posted before, or their order is another.
+    pub unmatched: u64,
+    /// The signalled ones, each at its number modulo [`RING`].
+    pub entries: [UnderWay; RING],
+}
+
+/// A signalled work request under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct UnderWay {
+    /// When it was posted.
+    pub t_ns: u64,
+    /// The program's number for it.
+    pub wr_id: u64,
+    /// Work requests posted up to and with it.
+    pub posted: u64,
+    /// Opcode, and size class from bit 8 on.
+    pub class: u64,
+}
+
+/// Key of the table of latencies; the value is a count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct LatencyKey {
+    /// Start time of the process.
+    pub start_ns: u64,
+    /// Thread-group id.
+    pub tgid: u32,
+    /// Opcode, and size class from bit 8 on; or [`CQE_TO_POST`].
+    pub class: u16,
+    /// See [`crate::histogram::bucket`].
+    pub bucket: u16,
+}
+
+/// From a poll that found completion entries to the next post of the same thread.
+pub const CQE_TO_POST: u16 = 0xff;
 
 /// What the extended API has put together since `wr_start`, or found since `start_poll`. Until `wr_complete` and
 /// `end_poll` the object belongs to one thread.
@@ -250,5 +351,10 @@ const _: () = assert!(size_of::<ObjectKey>() == 32 && size_of::<FailureKey>() ==
 const _: () = assert!(
     size_of::<Batch>() == 7 * 8 + (qp::OPCODE_COUNT + SIZES) * 4
         && size_of::<ObjectCounters>()
-            == (COUNTERS + SIZES + detail::COUNT + 4 + 1 + 3) * 8 + 4 * 4 + size_of::<Batch>()
+            == (COUNTERS + SIZES + detail::COUNT + 4 + 1 + 3) * 8
+                + 4 * 4
+                + size_of::<Granted>()
+                + size_of::<Batch>()
+        && size_of::<Ring>() == 5 * 8 + RING * 32
+        && size_of::<LatencyKey>() == 16
 );

@@ -65,7 +65,8 @@ pub fn build(ctx: &ProbeContext) {
     unsafe {
         let batch = &mut (*counters).batch;
         batch.entries = batch.entries.wrapping_add(1);
-        batch.signalled = batch.signalled.wrapping_add((flags / SIGNALED & 1) as u64);
+        let signalled = (flags / SIGNALED & 1) as u64 | ((*counters).granted.signal_all & 1) as u64;
+        batch.signalled = batch.signalled.wrapping_add(signalled);
         let by_opcode = (&raw mut batch.opcodes).cast::<u32>().add(opcode);
         *by_opcode = (*by_opcode).wrapping_add(1);
     }

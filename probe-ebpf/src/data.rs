@@ -1,10 +1,15 @@
 //! Counters of the data path, by object, and what a thread keeps between the entry and the return of a call.
 
+use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap};
-use probe_common::counters::{COUNTERS, FailureKey, ObjectCounters, ObjectKey, SIZES, detail, kind, source};
+use probe_common::counters::{
+    COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, RING, Ring, RingKey,
+    SIZES, UnderWay, detail, kind, source,
+};
+use probe_common::histogram;
 use probe_common::wire::Loss;
 
 use crate::count;
@@ -12,7 +17,7 @@ use crate::poll::Reading;
 use crate::post::Receives;
 use crate::subject::Subject;
 use crate::user::{half, word};
-use crate::walk::Walk;
+use crate::walk::{Walk, bounded};
 
 /// Counters by process and object. Not allocated in advance: most recordings have few objects.
 #[map]
@@ -25,6 +30,30 @@ static NO_COUNTS: Array<ObjectCounters> = Array::with_max_entries(1, 0);
 /// Failed posts and completion entries.
 #[map]
 static FAILURES: HashMap<FailureKey, u64> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+
+/// What queue pairs were made with.
+#[map]
+static MADE: HashMap<MadeKey, Granted> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+
+/// Work requests under way, by queue pair.
+#[map]
+static RINGS: HashMap<RingKey, Ring> = HashMap::with_max_entries(4_096, BPF_F_NO_PREALLOC);
+
+/// What a new entry of [`RINGS`] begins as; never written.
+#[map]
+static NEW_RING: Array<Ring> = Array::with_max_entries(1, 0);
+
+/// Where work requests are noted that are not remembered; never read.
+#[map]
+static NO_RING: Array<Ring> = Array::with_max_entries(1, 0);
+
+/// Latencies by process and class.
+#[map]
+static LATENCIES: HashMap<LatencyKey, u64> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+
+/// Non-zero: queue pairs that are made are noted, for the data path is watched.
+#[unsafe(no_mangle)]
+pub static NOTE_MADE: Global<u32> = Global::new(0);
 
 /// By thread.
 #[map]
@@ -103,6 +132,8 @@ pub struct Thread {
     pub sizes: [u64; SIZES],
     pub post: Awaited,
     pub poll: Awaited,
+    /// When it last found completion entries, if it has not posted since.
+    pub reaped_ns: u64,
     pub walk: Walk,
     pub receives: Receives,
     pub reading: Reading,
@@ -128,7 +159,7 @@ pub fn counters(subject: Subject, object_kind: u32, address: u64, by: u16) -> Op
     }
     let found = DATA_PATH.get_ptr_mut(&key);
     match found {
-        Some(found) => identify(found, object_kind, address),
+        Some(found) => identify(subject, found, object_kind, address),
         None => count::lose(Loss::Uncounted),
     }
     found
@@ -137,7 +168,7 @@ pub fn counters(subject: Subject, object_kind: u32, address: u64, by: u16) -> Op
 /// Notes who an object is. `struct ibv_qp`: send_cq 24, recv_cq 32, srq 40, qp_num 52, qp_type 60; `ibv_cq` and
 /// `ibv_srq`: handle 24; the context is at 0 in all.
 #[inline(always)]
-fn identify(counters: *mut ObjectCounters, object_kind: u32, address: u64) {
+fn identify(subject: Subject, counters: *mut ObjectCounters, object_kind: u32, address: u64) {
     let at = |field: u64| address.wrapping_add(field);
     // SAFETY: a live map value; others who make the same object write the same.
     unsafe {
@@ -147,9 +178,80 @@ fn identify(counters: *mut ObjectCounters, object_kind: u32, address: u64) {
                 [word(at(24)).unwrap_or(0), word(at(32)).unwrap_or(0), word(at(40)).unwrap_or(0)];
             (*counters).number = half(at(52)).unwrap_or(0);
             (*counters).qp_type = half(at(60)).unwrap_or(0);
+            if let Some(granted) = MADE.get(&made(subject, address)) {
+                (*counters).granted = *granted;
+            }
         } else {
             (*counters).number = half(at(24)).unwrap_or(0);
         }
+    }
+}
+
+#[inline(always)]
+fn made(subject: Subject, address: u64) -> MadeKey {
+    MadeKey { start_ns: subject.start_ns, address, tgid: subject.tgid(), zero: 0 }
+}
+
+/// A queue pair was made, with these attributes.
+#[inline(always)]
+pub fn qp_made(subject: Subject, address: u64, granted: Granted) {
+    if NOTE_MADE.load() != 0 {
+        let _ = MADE.insert(&made(subject, address), &granted, 0);
+    }
+}
+
+/// The work requests under way of a queue pair that posts.
+#[inline(always)]
+pub fn ring(subject: Subject, number: u32) -> Option<*mut Ring> {
+    let key = RingKey { start_ns: subject.start_ns, tgid: subject.tgid(), number };
+    if let Some(found) = RINGS.get_ptr_mut(&key) {
+        return Some(found);
+    }
+    if number != 0
+        && let Some(new) = NEW_RING.get(0)
+    {
+        let _ = RINGS.insert(&key, new, BPF_NOEXIST as u64);
+    }
+    // With the table full, latencies of this queue pair are not told; its counts are.
+    RINGS.get_ptr_mut(&key).or_else(|| NO_RING.get_ptr_mut(0))
+}
+
+/// A completion entry of a send was reaped: tells the latency of its work request, which is the oldest one.
+#[inline(always)]
+pub fn reaped(subject: Subject, number: u32, wr_id: u64, now: u64) {
+    let key = RingKey { start_ns: subject.start_ns, tgid: subject.tgid(), number };
+    let Some(ring) = RINGS.get_ptr_mut(&key) else { return };
+    // SAFETY: a live map value; the entry's place is within bounds.
+    unsafe {
+        let (head, tail) = ((*ring).head, (*ring).tail);
+        if tail == head {
+            (*ring).unmatched += 1;
+            return;
+        }
+        let entry = &*(&raw const (*ring).entries).cast::<UnderWay>().add(bounded::<255>(tail));
+        // Overwritten, or not the one in turn: whoever is in turn now cannot be told before all are reaped.
+        if head - tail > RING as u64 || entry.wr_id != wr_id {
+            (*ring).unmatched += 1;
+            (*ring).tail = if head - tail > RING as u64 { tail + 1 } else { head };
+            return;
+        }
+        (*ring).tail = tail + 1;
+        (*ring).completed = entry.posted;
+        latency(subject, entry.class as u16, now.wrapping_sub(entry.t_ns));
+    }
+}
+
+/// Adds a latency to the histogram of its class.
+#[inline(always)]
+pub fn latency(subject: Subject, class: u16, ns: u64) {
+    let bucket = histogram::bucket(ns);
+    let key = LatencyKey { start_ns: subject.start_ns, tgid: subject.tgid(), class, bucket };
+    if LATENCIES.get_ptr_mut(&key).is_none() {
+        let _ = LATENCIES.insert(&key, &0, BPF_NOEXIST as u64);
+    }
+    match LATENCIES.get_ptr_mut(&key) {
+        Some(found) => count::add(found, 1),
+        None => count::lose(Loss::Uncounted),
     }
 }
 
@@ -168,6 +270,16 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
         };
         if let Some(found) = DATA_PATH.get_ptr_mut(&key) {
             let living = key;
+            if object_kind == kind::QP {
+                // SAFETY: a live map value.
+                let number = unsafe { (*found).number };
+                let key = RingKey { start_ns: subject.start_ns, tgid: subject.tgid(), number };
+                if let Some(ring) = RINGS.get_ptr_mut(&key) {
+                    // SAFETY: live map values.
+                    unsafe { (*found).details[detail::UNMATCHED] = (*ring).unmatched };
+                    let _ = RINGS.remove(&key);
+                }
+            }
             // SAFETY: the helper has no preconditions; a live map value.
             let moved = unsafe {
                 key.ended_ns = bpf_ktime_get_ns();
@@ -178,6 +290,9 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
             }
         }
         by += 1;
+    }
+    if object_kind == kind::QP {
+        let _ = MADE.remove(&made(subject, address));
     }
 }
 

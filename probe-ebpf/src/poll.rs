@@ -3,19 +3,22 @@
 use core::ffi::c_void;
 
 use aya_ebpf::EbpfContext as _;
-use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
+use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::counters::{ObjectCounters, cq, failure, kind, source};
 
 use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread, Wc};
 use crate::subject::{self, Subject};
 use crate::user::half;
+use crate::walk::bounded;
 
 /// `struct ibv_wc`: its size.
 const WC_BYTES: u64 = 48;
 /// Rounds of [`ENTRIES_AT_ONCE`] completion entries; those behind count without a status.
 const ROUNDS: u32 = 64;
+/// `IBV_WC_RECV`, a bit of the opcode of what was received.
+const RECEIVED: u32 = 1 << 7;
 /// `status` of `struct ibv_cq_ex`.
 const STATUS: u64 = 132;
 /// "Nothing there", from `start_poll` and `next_poll`.
@@ -165,6 +168,9 @@ fn polled(subject: Subject, counters: *mut ObjectCounters, thread: Option<*mut T
         (*thread).reading.at = wc;
         (*thread).reading.left = n as u64;
         (*thread).reading.successes = 0;
+        let now = bpf_ktime_get_ns();
+        (*thread).reading.now = now;
+        (*thread).reaped_ns = now;
         let mut context = Context { subject, counters, thread };
         bpf_loop(ROUNDS, entries as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
         (*thread).reading.successes
@@ -179,6 +185,7 @@ pub struct Reading {
     at: u64,
     left: u64,
     successes: u64,
+    now: u64,
 }
 
 struct Context {
@@ -202,21 +209,30 @@ extern "C" fn entries(_index: u32, context: *mut Context) -> i64 {
         if bytes == 0 || bytes > room || bpf_probe_read_user(into, bytes, reading.at as *const c_void) != 0 {
             return 1;
         }
-        let mut index = 0;
-        while index < ENTRIES_AT_ONCE {
-            if index as u64 >= n {
-                break;
-            }
-            let entry = &(*thread).entries[index];
-            if entry.status == 0 {
-                reading.successes += 1;
-            } else {
-                count_status(context.subject, context.counters, entry.status, entry.qp_num);
-            }
-            index += 1;
-        }
+        bpf_loop(n as u32, entry as *mut c_void, (&raw const *context).cast_mut().cast::<c_void>(), 0);
         reading.left = left - n;
         reading.at = reading.at.wrapping_add(n * WC_BYTES);
         i64::from(reading.left == 0)
     }
+}
+
+/// One completion entry of those read.
+extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
+    // SAFETY: what `entries` passed to bpf_loop; the place is within bounds.
+    unsafe {
+        let context = &*context;
+        let thread = context.thread;
+        let place = bounded::<15>(index as u64);
+        let entry = &*(&raw const (*thread).entries).cast::<Wc>().add(place);
+        if entry.status != 0 {
+            count_status(context.subject, context.counters, entry.status, entry.qp_num);
+            return 0;
+        }
+        (*thread).reading.successes += 1;
+        // Completion entries of receives have this bit of their opcode set.
+        if entry.opcode & RECEIVED == 0 {
+            data::reaped(context.subject, entry.qp_num, entry.wr_id, (*thread).reading.now);
+        }
+    }
+    0
 }

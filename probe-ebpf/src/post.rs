@@ -3,10 +3,10 @@
 use core::ffi::c_void;
 
 use aya_ebpf::EbpfContext as _;
-use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::bpf_loop;
+use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{ObjectCounters, failure, kind, qp, source};
+use probe_common::counters::{CQE_TO_POST, ObjectCounters, failure, kind, qp, source};
 use probe_common::site::{Flags, Queue};
 
 use crate::data::{self, Awaited, Sge, Thread};
@@ -77,9 +77,16 @@ fn digest(ctx: &ProbeContext, failed: bool) {
     }
     data::note_thread(counters, subject);
     let first = argument(5);
-    let thread = if first != 0 && cookie >> 16 & 1 != 0 { data::thread(subject, true) } else { None };
-    if let Some(thread) = thread {
-        let walk = walk::over(counters, thread, first, n);
+    let walks = first != 0 && cookie >> 16 & 1 != 0;
+    // SAFETY: a live map value.
+    let number = unsafe { (*counters).number };
+    if walks
+        && let Some(thread) = data::thread(subject, true)
+        && let Some(ring) = data::ring(subject, number)
+    {
+        let now = posts_at(subject, thread);
+        let walk = walk::over(counters, thread, ring, first, n, now);
+        walk::note_outstanding(counters, ring);
         // With several opcodes in one chain the digest does not say how many there are of each.
         walk.classify(counters, thread, false, !one_kind);
         walk.describe(counters, false);
@@ -87,6 +94,21 @@ fn digest(ctx: &ProbeContext, failed: bool) {
         data::add(counters, qp::CUT, walk.cut());
     } else {
         runs_at_least(counters, n, flags.signalled());
+    }
+}
+
+/// The time of a post; tells how long after the thread's last completion entries it comes.
+#[inline(always)]
+pub fn posts_at(subject: subject::Subject, thread: *mut Thread) -> u64 {
+    // SAFETY: the helper has no preconditions; this thread's own memory.
+    unsafe {
+        let now = bpf_ktime_get_ns();
+        let reaped = (*thread).reaped_ns;
+        if reaped != 0 {
+            (*thread).reaped_ns = 0;
+            data::latency(subject, CQE_TO_POST, now.wrapping_sub(reaped));
+        }
+        now
     }
 }
 
@@ -143,7 +165,11 @@ pub fn send_enter(ctx: &ProbeContext) {
     let second = ctx.arg::<u64>(2).unwrap_or(0);
     // SAFETY: this thread's own memory.
     unsafe { (*thread).post = Awaited { object, first: wr, second, kind: kind::QP as u64 } };
-    let walk = walk::over(counters, thread, wr, u64::MAX);
+    // SAFETY: a live map value.
+    let Some(ring) = data::ring(subject, unsafe { (*counters).number }) else { return };
+    let now = posts_at(subject, thread);
+    let walk = walk::over(counters, thread, ring, wr, u64::MAX, now);
+    walk::note_outstanding(counters, ring);
     walk.count(counters, false);
     walk.classify(counters, thread, false, true);
     walk.describe(counters, false);
@@ -163,7 +189,16 @@ pub fn send_leave(ctx: &RetProbeContext) {
     data::add(counters, qp::POST_FAILED, 1);
     // SAFETY: a live map value.
     data::failed(subject, unsafe { (*counters).number }, failure::POST, result.unsigned_abs());
-    let walk = walk::over(counters, thread, first_unposted(&call), u64::MAX);
+    // SAFETY: as above.
+    let Some(ring) = data::ring(subject, unsafe { (*counters).number }) else { return };
+    let walk = walk::over(counters, thread, ring, first_unposted(&call), u64::MAX, 0);
+    // What was not posted was noted twice by now.
+    let (signalled, all) = walk.under_way();
+    // SAFETY: a live map value.
+    unsafe {
+        (*ring).head = (*ring).head.wrapping_sub(signalled.wrapping_mul(2));
+        (*ring).posted = (*ring).posted.wrapping_sub(all.wrapping_mul(2));
+    }
     walk.count(counters, true);
     walk.classify(counters, thread, true, true);
     walk.describe(counters, true);

@@ -3,6 +3,7 @@
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use probe_common::counters::Granted;
 use probe_common::hook::{Cookie, Part, Returns};
 use probe_common::wire::{
     CallMessage, Header, Loss, MAX_DEPTH, MessageKind, PARTS, PAYLOAD_WORDS, StackedCall,
@@ -211,6 +212,16 @@ unsafe fn finish(
         frame.page_faults = faults;
     }
     let bytes = family::leave(cookie, frame, value, failed);
+    if cookie.call() == CallId::CreateQp as u8 && !failed {
+        // See the payload of `family::queues`.
+        let granted = Granted {
+            max_send_wr: frame.payload[6] as u32,
+            max_inline: frame.payload[8] as u32,
+            signal_all: (frame.payload[8] >> 32) as u32 & 1,
+            known: 1,
+        };
+        data::qp_made(subject, frame.payload[0], granted);
+    }
     if let Some(counters) = count::counters(subject, cookie.call()) {
         // SAFETY: a live map value.
         unsafe {

@@ -7,7 +7,7 @@ use core::arch::asm;
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
-use probe_common::counters::{ObjectCounters, SIZES, detail, qp};
+use probe_common::counters::{ObjectCounters, Ring, SIZES, UnderWay, detail, qp};
 
 use crate::data::{self, AT_ONCE, SendWr, Sge, Thread};
 use crate::user::{clear, read};
@@ -17,6 +17,8 @@ pub const SIGNALED: u32 = 1 << 1;
 const INLINE: u32 = 1 << 3;
 /// Opcodes that name remote memory, a bit each: RDMA_WRITE, RDMA_WRITE_WITH_IMM, RDMA_READ and the two atomics.
 const NAME_REMOTE_MEMORY: u64 = 0b111_0011;
+/// Opcodes whose data can go inline, a bit each: RDMA_WRITE, SEND, both with immediate data, and SEND_WITH_INV.
+const GO_INLINE: u64 = 0b10_0000_1111;
 /// Rounds of a walk: 2,048 work requests where they lie side by side, 256 where they do not.
 const ROUNDS: u32 = 256;
 /// Entries of a list that are read at once; longer lists are read one by one, up to [`MOST_SGES`].
@@ -38,6 +40,12 @@ pub struct Walk {
     longest: u64,
     local: Steps,
     remote: Steps,
+    /// When the post began.
+    now: u64,
+    /// 1 where every work request makes a completion entry.
+    signal_all: u64,
+    /// Bytes that go inline.
+    max_inline: u64,
     at: u64,
     /// Work requests still to be looked at.
     left: u64,
@@ -74,6 +82,7 @@ struct Sums {
     remote_same: u64,
     remote_sequential: u64,
     mergeable: u64,
+    could_inline: u64,
     /// The bits of all addresses of the work request being looked at.
     low: u64,
 }
@@ -113,10 +122,25 @@ fn bits(word: u64) -> u64 {
     64 - word.leading_zeros() as u64
 }
 
-/// Looks at a chain of at most `most` work requests. `counters` tell what came before.
+/// What the rounds of a walk are given: only the stack may hold pointers.
+#[derive(Clone, Copy)]
+struct Context {
+    thread: *mut Thread,
+    ring: *mut Ring,
+}
+
+/// Looks at a chain of at most `most` work requests. `counters` tell what came before; in `ring` the signalled ones are
+/// noted as posted at `now`.
 #[inline(always)]
-pub fn over(counters: *mut ObjectCounters, thread: *mut Thread, wr: u64, most: u64) -> &'static mut Walk {
-    // SAFETY: this thread's own memory, and a live map value; both outlive the program.
+pub fn over(
+    counters: *mut ObjectCounters,
+    thread: *mut Thread,
+    ring: *mut Ring,
+    wr: u64,
+    most: u64,
+    now: u64,
+) -> &'static mut Walk {
+    // SAFETY: this thread's own memory, and live map values; all outlive the program.
     unsafe {
         let walk = &mut (*thread).walk;
         clear::<{ size_of::<Sums>() / 8 }>((&raw mut walk.sums).cast());
@@ -124,13 +148,16 @@ pub fn over(counters: *mut ObjectCounters, thread: *mut Thread, wr: u64, most: u
         walk.longest = (*counters).counters[qp::LONGEST_UNSIGNALLED];
         walk.local = Steps { at: (*counters).last[0], behind: (*counters).last[1] };
         walk.remote = Steps { at: (*counters).last[2], behind: (*counters).last[3] };
+        walk.now = now;
+        walk.signal_all = (*counters).granted.signal_all as u64 & 1;
+        walk.max_inline = (*counters).granted.max_inline as u64;
         walk.at = wr;
         walk.left = most;
         if wr != 0 && most != 0 {
-            let next = one(thread, wr);
+            let mut context = Context { thread, ring };
+            let next = one(context, wr);
             (*thread).walk.at = next;
             if next != 0 && most > 1 {
-                let mut context = thread;
                 bpf_loop(ROUNDS, round as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
             }
         }
@@ -142,7 +169,26 @@ pub fn over(counters: *mut ObjectCounters, thread: *mut Thread, wr: u64, most: u
     }
 }
 
+/// Notes how many work requests are under way now.
+#[inline(always)]
+pub fn note_outstanding(counters: *mut ObjectCounters, ring: *mut Ring) {
+    // SAFETY: live map values.
+    unsafe {
+        let outstanding = (*ring).posted.wrapping_sub((*ring).completed);
+        let most = &mut (*counters).details[detail::MOST_OUTSTANDING];
+        if outstanding as i64 > *most as i64 {
+            *most = outstanding;
+        }
+    }
+}
+
 impl Walk {
+    /// Signalled work requests, and all.
+    #[inline(always)]
+    pub fn under_way(&self) -> (u64, u64) {
+        (self.sums.signalled, self.sums.wrs)
+    }
+
     /// 1 where not everything was seen.
     #[inline(always)]
     pub fn cut(&self) -> u64 {
@@ -228,6 +274,7 @@ impl Walk {
         data::add_detail(counters, detail::UNALIGNED_4096, self.sums.unaligned_4096.wrapping_mul(sign));
         data::add_detail(counters, detail::ODD_LENGTHS, self.sums.odd_lengths.wrapping_mul(sign));
         data::add_detail(counters, detail::REMOTE_WRS, self.sums.remote_wrs.wrapping_mul(sign));
+        data::add_detail(counters, detail::COULD_INLINE, self.sums.could_inline.wrapping_mul(sign));
         if back {
             return;
         }
@@ -245,12 +292,13 @@ impl Walk {
     /// Takes note of a work request; returns its opcode and size class, within bounds.
     #[inline(always)]
     fn note(&mut self, opcode: u32, flags: u32, sges: u32, remote_addr: u64, bytes: u64) -> (usize, usize) {
-        let signalled = (flags / SIGNALED & 1) as u64;
+        let signalled = (flags / SIGNALED & 1) as u64 | self.signal_all;
+        let inline = (flags / INLINE & 1) as u64;
         let sums = &mut self.sums;
         sums.wrs += 1;
         self.left = self.left.wrapping_sub(1);
         sums.signalled += signalled;
-        sums.inline += (flags / INLINE & 1) as u64;
+        sums.inline += inline;
         sums.sges += sges as u64;
         sums.bytes += bytes;
         // A signalled request ends the run: the mask is zero then.
@@ -263,6 +311,9 @@ impl Walk {
         self.last_opcode = opcode as u64;
         sums.sizes |= 1 << size;
         self.last_size = size as u64;
+        // 1 where the bytes are at most those that go inline: else the difference is negative.
+        let fits = 1 - (self.max_inline.wrapping_sub(bytes) >> 63);
+        sums.could_inline += fits & (1 - inline) & GO_INLINE >> opcode & 1;
         let is_remote = NAME_REMOTE_MEMORY >> opcode & 1;
         let low = sums.low | remote_addr & is_remote.wrapping_neg();
         sums.unaligned_64 += 1 - is_zero(low & 63);
@@ -298,31 +349,53 @@ pub fn size_class(bytes: u64) -> u64 {
 
 /// A number cut to `MASK`. The compiler would drop the mask where it knows the range; the verifier does not know it.
 #[inline(always)]
-fn bounded<const MASK: u64>(mut number: u64) -> usize {
+pub fn bounded<const MASK: u64>(mut number: u64) -> usize {
     // SAFETY: arithmetic on a register.
     unsafe { asm!("{0} &= {1}", inout(reg) number, const MASK) };
     number as usize
 }
 
-/// Counts a work request in the thread's classes.
+/// Counts a work request in the thread's classes, and notes it as under way.
 ///
 /// # Safety
-/// The classes are those of [`Walk::note`].
+/// The classes are those of [`Walk::note`] for this work request.
 #[inline(always)]
-unsafe fn class(thread: *mut Thread, (opcode, size): (usize, usize)) {
-    // SAFETY: this thread's own memory; the places are within bounds, as promised.
+unsafe fn class(context: Context, (opcode, size): (usize, usize), flags: u32, wr_id: u64) {
+    let Context { thread, ring } = context;
+    // SAFETY: this thread's own memory, and a live map value; the places are within bounds, as promised.
     unsafe {
         *(&raw mut (*thread).opcodes).cast::<u64>().add(opcode) += 1;
         *(&raw mut (*thread).sizes).cast::<u64>().add(size) += 1;
+        let signalled = (flags / SIGNALED & 1) as u64 | (*thread).walk.signal_all;
+        note_posted(ring, signalled, wr_id, (opcode | size << 8) as u64, (*thread).walk.now);
+    }
+}
+
+/// Notes a work request as under way. An unsignalled one leaves its place to the next.
+///
+/// # Safety
+/// `ring` is a live map value.
+#[inline(always)]
+pub unsafe fn note_posted(ring: *mut Ring, signalled: u64, wr_id: u64, class: u64, now: u64) {
+    // SAFETY: as promised; the place is within bounds.
+    unsafe {
+        let posted = (*ring).posted.wrapping_add(1);
+        (*ring).posted = posted;
+        let entry = &mut *(&raw mut (*ring).entries).cast::<UnderWay>().add(bounded::<255>((*ring).head));
+        entry.t_ns = now;
+        entry.wr_id = wr_id;
+        entry.posted = posted;
+        entry.class = class;
+        (*ring).head = (*ring).head.wrapping_add(signalled);
     }
 }
 
 /// Reads the work request at an address, and returns the next one's.
 ///
 /// # Safety
-/// `thread` is this thread's own memory.
+/// The context holds this thread's own memory, and a live map value.
 #[inline(always)]
-unsafe fn one(thread: *mut Thread, at: u64) -> u64 {
+unsafe fn one(context: Context, at: u64) -> u64 {
     #[repr(C)]
     #[derive(Clone, Copy)]
     struct Start {
@@ -335,6 +408,7 @@ unsafe fn one(thread: *mut Thread, at: u64) -> u64 {
         imm: u32,
         remote_addr: u64,
     }
+    let thread = context.thread;
     // SAFETY: as promised.
     unsafe {
         let walk = &mut (*thread).walk;
@@ -348,7 +422,7 @@ unsafe fn one(thread: *mut Thread, at: u64) -> u64 {
             walk.list = wr.sg_list;
             walk.list_left = n as u64;
             walk.list_bytes = 0;
-            let mut context = thread;
+            let mut context = context;
             bpf_loop(MOST_SGES, entry as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
             if walk.list_left != 0 {
                 walk.sums.cut = 1;
@@ -380,15 +454,15 @@ unsafe fn one(thread: *mut Thread, at: u64) -> u64 {
             }
         }
         let classes = walk.note(wr.opcode, wr.send_flags, n, wr.remote_addr, total);
-        class(thread, classes);
+        class(context, classes, wr.send_flags, wr.wr_id);
         wr.next
     }
 }
 
 /// One entry of a long list.
-extern "C" fn entry(index: u32, thread: *mut *mut Thread) -> i64 {
+extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
     // SAFETY: what `one` passed to bpf_loop.
-    let walk = unsafe { &mut (**thread).walk };
+    let walk = unsafe { &mut (*(*context).thread).walk };
     if walk.list_left == 0 {
         return 1;
     }
@@ -404,10 +478,11 @@ extern "C" fn entry(index: u32, thread: *mut *mut Thread) -> i64 {
 }
 
 /// One round: as many work requests as lie side by side, or one.
-extern "C" fn round(_index: u32, thread: *mut *mut Thread) -> i64 {
+extern "C" fn round(_index: u32, context: *mut Context) -> i64 {
     // SAFETY: what `over` passed to bpf_loop; map values outlive the program.
     unsafe {
-        let thread = *thread;
+        let context = *context;
+        let thread = context.thread;
         let walk = &mut (*thread).walk;
         if walk.at == 0 || walk.left == 0 {
             return 1;
@@ -415,7 +490,7 @@ extern "C" fn round(_index: u32, thread: *mut *mut Thread) -> i64 {
         let from = walk.at;
         let bytes = size_of::<[SendWr; AT_ONCE]>() as u32;
         if bpf_probe_read_user((&raw mut (*thread).wrs).cast(), bytes, from as *const c_void) != 0 {
-            walk.at = one(thread, from);
+            walk.at = one(context, from);
             return 0;
         }
         let list = (*thread).wrs[0].sg_list;
@@ -435,7 +510,7 @@ extern "C" fn round(_index: u32, thread: *mut *mut Thread) -> i64 {
             let sge = &*(&raw const (*thread).sges).cast::<u8>().add(within).cast::<Sge>();
             walk.begin(sge.addr, sge.length);
             let classes = walk.note(wr.opcode, wr.send_flags, 1, wr.remote_addr, sge.length as u64);
-            class(thread, classes);
+            class(context, classes, wr.send_flags, wr.wr_id);
             n += 1;
             next = wr.next;
             if next != from.wrapping_add(n as u64 * WR_BYTES) {
@@ -443,7 +518,7 @@ extern "C" fn round(_index: u32, thread: *mut *mut Thread) -> i64 {
             }
         }
         if n == 0 {
-            next = one(thread, from);
+            next = one(context, from);
         }
         walk.at = next;
         0

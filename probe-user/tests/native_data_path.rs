@@ -5,7 +5,7 @@ mod data_path;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use data_path::{BANDWIDTH, Case, check, count_script, perftest};
+use data_path::{BANDWIDTH, Case, attach_to_running, check, check_posts, count_script, perftest, posts};
 
 /// True where probes can be attached and perftest is installed; else says why the test does nothing.
 fn can_run() -> bool {
@@ -62,4 +62,37 @@ fn the_extended_interface_of_the_emulated_device_is_counted_to_the_last_request(
     let cases: Vec<Case> = BANDWIDTH.into_iter().filter(|case| !case.more.contains("-c UC")).collect();
     let told = count_script(&perftest(&cases, &setting, "", "127.0.0.1", 19_600));
     check(&cases, &told, true);
+}
+
+#[test]
+fn a_running_program_and_a_child_that_posts_under_an_optimised_probe_are_counted() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = posts(folder.path());
+    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let environment = [("LD_PRELOAD", device.to_str().expect("a path"))];
+    for interface in ["classic", "extended"] {
+        let told = attach_to_running(&program, &[interface, "60", "fork"], &environment);
+        // Sites of the device do not tell of a batch given up.
+        check_posts(&told, 2, &["aborted"]);
+    }
+}
+
+#[test]
+fn a_program_under_the_tap_is_counted_once_although_it_passes_two_sites() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = posts(folder.path());
+    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let tap = library("verbs-tap", "libverbs_tap.so");
+    let preload = format!("{}:{}", tap.display(), device.display());
+    for interface in ["classic", "extended"] {
+        let told = attach_to_running(&program, &[interface, "60"], &[("LD_PRELOAD", &preload)]);
+        // Sites of the tap do not tell of these.
+        check_posts(&told, 1, &["aborted", "notifies"]);
+    }
 }

@@ -41,8 +41,8 @@ site! {
     verbs_tap_polled(cq: usize, n: i64, wc: usize)
 }
 
-/// In a forked child: drop the private copies of the sites' pages, so that they are read from the file again. A probe
-/// that is still wanted comes back by itself, with the trampoline it needs.
+/// In a forked child: drop the private copies of the sites' pages, so that they are read from the file again, and have
+/// the kernel put probes that are still wanted into them, with the trampoline they need.
 pub fn renew_in_child() {
     const PAGE: usize = 4096;
     let sites = [
@@ -52,9 +52,13 @@ pub fn renew_in_child() {
     ];
     for site in sites {
         for page in [site / PAGE * PAGE, (site + 7) / PAGE * PAGE] {
-            // SAFETY: pages of this library's read-only text: they are never written but by the kernel for probes, so
-            // that dropping a private copy loses nothing.
-            unsafe { libc::madvise(page as *mut c_void, PAGE, libc::MADV_DONTNEED) };
+            // The kernel puts probes into a mapping when it is made, split or merged; the last two split it and merge
+            // it again without a moment in which the code could not run.
+            for advice in [libc::MADV_DONTNEED, libc::MADV_DONTDUMP, libc::MADV_DODUMP] {
+                // SAFETY: pages of this library's read-only text: they are never written but by the kernel for probes,
+                // so that dropping a private copy loses nothing.
+                unsafe { libc::madvise(page as *mut c_void, PAGE, advice) };
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use probe_common::wire::{KernelOffsets, LOSSES, Site, Target};
 
 use super::multi;
-use crate::collect::wire::{Buckets, Counters, Failures, ObjectTable, PlainSite, PlainTarget};
+use crate::collect::wire::{Buckets, Counters, DataPathTables, PlainSite, PlainTarget};
 
 /// Names a BPF object to use in place of the one built in.
 const OBJECT_VARIABLE: &str = "RDMA_PROBE_BPF_OBJECT";
@@ -46,6 +46,8 @@ pub enum LoadError {
 pub struct Setting {
     /// Watch every process.
     pub whole_host: bool,
+    /// Note what queue pairs are made with, for the data path.
+    pub data_path: bool,
     /// Offsets of kernel fields.
     pub offsets: KernelOffsets,
 }
@@ -105,12 +107,14 @@ impl Programs {
         };
         let other = replaced.as_deref().map(read).transpose()?;
         let whole_host = u32::from(setting.whole_host);
+        let note_made = u32::from(setting.data_path);
         let profiler = std::process::id();
         let offsets = setting.offsets.words();
         let object = other.as_deref().unwrap_or(BUILT_IN);
         let mut ebpf = EbpfLoader::new()
             .btf(None)
             .override_global("WHOLE_HOST", &whole_host, true)
+            .override_global("NOTE_MADE", &note_made, true)
             .override_global("PROFILER_TGID", &profiler, true)
             .override_global("OFFSETS", &offsets[..], true)
             .load(object)
@@ -221,12 +225,17 @@ impl Programs {
         load::<UProbe>(&mut ebpf, name, UProbe::load)
     }
 
-    /// The counters and the failures of the data path.
+    /// The tables of the data path.
     ///
     /// # Errors
     /// As [`Programs::take_events`].
-    pub fn take_data_path(&mut self) -> Result<(ObjectTable, Failures), LoadError> {
-        Ok((self.take("DATA_PATH")?, self.take("FAILURES")?))
+    pub fn take_data_path(&mut self) -> Result<DataPathTables, LoadError> {
+        Ok(DataPathTables {
+            objects: self.take("DATA_PATH")?,
+            failures: self.take("FAILURES")?,
+            rings: self.take("RINGS")?,
+            latencies: self.take("LATENCIES")?,
+        })
     }
 
     /// The sites in libraries.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use probe_user::collect::{Options, Session};
-use probe_user::data_path::{Failed, Object, Reading};
+use probe_user::data_path::{Failed, Object, Reading, Source};
 use probe_user::sample::{Probe, ProcessId, Record, Verdict};
 use probe_user::tap::Kind;
 use probe_user::target;
@@ -59,7 +59,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&asked_to_end)).context("cannot handle signals")?;
     }
-    let mut session = Session::start(Options { kernel: false, data_path: true, ..Options::default() });
+    let mut session =
+        Session::start(Options { kernel: false, data_path: true, fire_taps: true, ..Options::default() });
     let mut pids = args.pids.clone();
     pids.extend(target::children_of(&args.pids));
     for (index, pid) in pids.iter().enumerate() {
@@ -140,6 +141,12 @@ fn table(readings: &BTreeMap<ProcessId, Reading>, out: &mut impl Write) -> io::R
         for object in &reading.objects {
             row(object, out)?;
         }
+        for (source, cost) in &reading.costs {
+            if let Some(ns) = cost.hit_ns {
+                let returns = cost.return_ns.map(|ns| format!(", a return {ns} ns more")).unwrap_or_default();
+                writeln!(out, "  a hit ({}) costs {ns} ns on this machine{returns}", name_of(*source))?;
+            }
+        }
         if reading.unlisted != 0 {
             let c = &reading.unlisted_counts;
             writeln!(
@@ -163,6 +170,14 @@ fn table(readings: &BTreeMap<ProcessId, Reading>, out: &mut impl Write) -> io::R
         }
     }
     Ok(())
+}
+
+fn name_of(source: Source) -> &'static str {
+    match source {
+        Source::Tap => "site of the tap",
+        Source::Emulator => "site of the emulated device",
+        Source::Function => "function of the provider",
+    }
 }
 
 fn errno(code: u32) -> io::Error {

@@ -130,6 +130,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         whole_host: args.pids.is_empty() && args.command.is_empty(),
         kernel: !args.no_kernel,
         data_path: args.data_path == WhichPosts::Full,
+        fire_taps: false,
         interval: args.interval,
     };
     let mut session = Session::start(options);

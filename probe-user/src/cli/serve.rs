@@ -95,6 +95,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         whole_host: args.pids.is_empty(),
         kernel: !args.no_kernel,
         data_path: false,
+        fire_taps: false,
         interval: args.interval,
     };
     let mut session = Session::start(options);

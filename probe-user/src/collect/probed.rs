@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::data_path::{Failed, Object, Reading, Source};
+use crate::entry::Class;
 use crate::sample::{
-    DataPath, FailedCqes, Observed, ObservedBy, ProcessId, QueueDetail, QueueKind, QueueSample, Strides,
+    DataPath, FailedCqes, Instruction, Observed, ObservedBy, ProcessId, QueueDetail, QueueKind, QueueSample,
+    ReapLatency, Strides,
 };
-use crate::tap::{Kind, counts};
+use crate::tap::{Kind, counts, opcode};
 
 /// What was told so far, by process.
 #[derive(Debug, Default)]
@@ -66,12 +68,34 @@ impl Told {
         if !failed_by_qp.is_empty() {
             totals.detail.get_or_insert_default().failed_by_qp = failed_by_qp;
         }
+        let latencies: Vec<_> = reading
+            .post_to_reap
+            .iter()
+            .map(|l| ReapLatency {
+                opcode: opcode(l.opcode),
+                size_class: l.size_class,
+                latency_ns: l.ns.clone(),
+            })
+            .collect();
+        if !latencies.is_empty() {
+            totals.detail.get_or_insert_default().post_to_reap_ns = latencies;
+        }
+        if !reading.cqe_to_post.0.is_empty() {
+            totals.detail.get_or_insert_default().cqe_to_post_ns = Some(reading.cqe_to_post.clone());
+        }
         for queue in &mut queues {
             let own = queue.observed.take();
             queue.observed = own.filter(|own| own.by != by);
         }
-        let path =
-            DataPath { observed: Observed { by, ..Observed::default() }, totals, ..DataPath::default() };
+        let cost =
+            reading.costs.iter().find(|(source, _)| observed_by(**source) == by).map(|(_, cost)| *cost);
+        let observed = Observed {
+            by,
+            instruction: cost.map(|cost| instruction(cost.class)),
+            hit_ns: cost.and_then(|cost| cost.hit_ns),
+            ..Observed::default()
+        };
+        let path = DataPath { observed, totals, ..DataPath::default() };
         if queues.is_empty() && self.latest.as_ref() == Some(&path) {
             return None;
         }
@@ -114,6 +138,14 @@ impl Told {
 
 fn identity(object: &Object) -> (Kind, u64, u32) {
     (object.kind, object.address, object.number)
+}
+
+fn instruction(class: Class) -> Instruction {
+    match class {
+        Class::Optimised => Instruction::Optimised,
+        Class::Emulated => Instruction::Emulated,
+        Class::SingleStepped => Instruction::SingleStepped,
+    }
 }
 
 fn observed_by(source: Source) -> ObservedBy {
@@ -165,7 +197,9 @@ fn detail(object: &Object) -> Option<QueueDetail> {
         odd_lengths: posted(d.odd_lengths),
         remote_strides: strides(d.remote_wrs, d.remote_same, d.remote_sequential),
         local_strides: strides(d.wrs, d.local_same, d.local_sequential),
+        could_inline: d.could_inline.and_then(posted),
         mergeable: posted(d.mergeable),
+        most_outstanding: object.most_outstanding,
         most_cqes_per_poll: (object.most_cqes > 0).then_some(object.most_cqes),
         ..QueueDetail::default()
     };
@@ -193,6 +227,9 @@ mod tests {
             threads: 1,
             thread_changes: 0,
             most_cqes: 0,
+            max_send_wr: None,
+            most_outstanding: None,
+            unmatched: 0,
             sizes: BTreeMap::from([(6, wrs)]),
             details: Details { wrs, remote_wrs: wrs, remote_sequential: 1, ..Details::default() },
             counts: Counts { wrs, ..Counts::default() },
@@ -226,6 +263,7 @@ mod tests {
                 Failure { number: 17, what: Failed::Post, code: 12, count: 2 },
                 Failure { number: 17, what: Failed::Cqe, code: 5, count: 9 },
             ],
+            ..Reading::default()
         };
         let changed = Probed::default().changed(&BTreeMap::from([(ALICE, reading)]));
         let path = &changed[0].1;

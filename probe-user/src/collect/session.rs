@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -28,9 +28,10 @@ use crate::attach::{
     KernelProbes, LoadError, Programs, Setting, pid_namespace_is_initial, verdict_on_loading,
 };
 use crate::contexts::ObjectAt;
-use crate::data_path::{Attacher, Counting, Reading as DataPathReading};
+use crate::data_path::{Attacher, Costs, Counting, Reading as DataPathReading};
 use crate::hooks::{KERNEL_HOOKS, library_hooks};
 use crate::kernel::{self, Btf, Offsets};
+use crate::providers;
 use crate::sample::{DataPath, Lost, Probe, ProcessId, Record, Sample, Verdict};
 use crate::target::{self, MappedFile};
 
@@ -46,13 +47,21 @@ pub struct Options {
     pub kernel: bool,
     /// Attach to the data path too, and count every post and poll.
     pub data_path: bool,
+    /// Have the tap of a process that runs under it call its sites, so that these count too.
+    pub fire_taps: bool,
     /// Time between two samples.
     pub interval: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { whole_host: false, kernel: true, data_path: false, interval: Duration::from_secs(1) }
+        Self {
+            whole_host: false,
+            kernel: true,
+            data_path: false,
+            fire_taps: false,
+            interval: Duration::from_secs(1),
+        }
     }
 }
 
@@ -168,8 +177,12 @@ impl Session {
     }
 
     /// Puts probes into files that a command is about to load.
-    pub fn prepare(&mut self, files: Vec<PathBuf>) {
+    pub fn prepare(&mut self, mut files: Vec<PathBuf>) {
         if let Some(probing) = &mut self.probing {
+            if probing.data_path.is_some() {
+                // Loaded by name when a device is looked for, shortly before it is used.
+                files.extend(providers::installed(Path::new("/")));
+            }
             probing.librarian.prepare(files);
         }
     }
@@ -247,7 +260,11 @@ impl Session {
             Some(vmlinux) => kernel::offsets(vmlinux, &modules),
             None => Offsets { missing: vec!["/sys/kernel/btf/vmlinux".to_owned()], ..Offsets::default() },
         };
-        let setting = Setting { whole_host: self.options.whole_host, offsets: offsets.known };
+        let setting = Setting {
+            whole_host: self.options.whole_host,
+            data_path: self.options.data_path,
+            offsets: offsets.known,
+        };
         let mut programs = Programs::load(&setting)?;
         let events = programs.take_events()?;
         let (calls, buckets) = (programs.take_calls()?, programs.take_buckets()?);
@@ -255,9 +272,11 @@ impl Session {
         let sites = programs.take_sites()?;
         self.follow_processes(&mut programs, &offsets);
         let kernel = self.attach_kernel(&mut programs, vmlinux.as_ref(), &modules);
-        let counting = self.counting(&mut programs);
+        let costs = Costs::default();
+        let counting = self.counting(&mut programs, costs.clone());
         let programs = Arc::new(programs);
-        let attacher = counting.is_some().then(|| Attacher::new(Arc::clone(&programs)));
+        let attacher =
+            counting.is_some().then(|| Attacher::new(Arc::clone(&programs), self.options.fire_taps, costs));
         let spaces = Arc::new(Mutex::new(Spaces::default()));
         let whole_host = self.options.whole_host;
         let (librarian, no_mappings) =
@@ -293,11 +312,11 @@ impl Session {
     }
 
     /// The tables of the data path, if it is to be watched; why they cannot be had is told among the records.
-    fn counting(&mut self, programs: &mut Programs) -> Option<Counting> {
+    fn counting(&mut self, programs: &mut Programs, costs: Costs) -> Option<Counting> {
         if !self.options.data_path {
             return None;
         }
-        let tables = Counting::new(programs);
+        let tables = Counting::new(programs, costs);
         let broken = tables.as_ref().err().map(|error| Probe {
             name: "data-path".to_owned(),
             place: String::new(),

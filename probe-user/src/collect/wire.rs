@@ -2,7 +2,7 @@
 
 use aya::Pod;
 use aya::maps::{HashMap, MapData};
-use probe_common::counters::{FailureKey, ObjectCounters, ObjectKey};
+use probe_common::counters::{FailureKey, LatencyKey, ObjectCounters, ObjectKey, Ring, RingKey};
 use probe_common::wire::{
     BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, StackedCall, Target,
 };
@@ -12,10 +12,17 @@ pub type Counters = HashMap<MapData, PlainCallKey, PlainCounters>;
 /// The table of histogram buckets.
 pub type Buckets = HashMap<MapData, PlainBucketKey, u64>;
 
-/// The table of the data path's counters.
-pub type ObjectTable = HashMap<MapData, PlainObjectKey, PlainObjectCounters>;
-/// The table of failed posts and completion entries.
-pub type Failures = HashMap<MapData, PlainFailureKey, u64>;
+/// The tables of the data path.
+pub struct DataPathTables {
+    /// Counters by object.
+    pub objects: HashMap<MapData, PlainObjectKey, PlainObjectCounters>,
+    /// Failed posts and completion entries.
+    pub failures: HashMap<MapData, PlainFailureKey, u64>,
+    /// Work requests under way.
+    pub rings: HashMap<MapData, PlainRingKey, PlainRing>,
+    /// Latencies.
+    pub latencies: HashMap<MapData, PlainLatencyKey, u64>,
+}
 
 macro_rules! plain {
     ($($name:ident($wire:ty)),* $(,)?) => {
@@ -41,6 +48,9 @@ plain!(
     PlainObjectKey(ObjectKey),
     PlainObjectCounters(ObjectCounters),
     PlainFailureKey(FailureKey),
+    PlainRingKey(RingKey),
+    PlainRing(Ring),
+    PlainLatencyKey(LatencyKey),
 );
 
 const _: () = assert!(

@@ -189,6 +189,12 @@ fn place(pid: u32, regions: &Regions, address: u64) -> Option<Place> {
     Some(Place { file: region.file(pid), offset })
 }
 
+/// The place in a file of code at an address of a process; `None` where there is none.
+pub fn code_at(pid: u32, address: u64) -> Option<Place> {
+    let maps = File::open(format!("/proc/{pid}/maps")).ok()?;
+    place(pid, &Regions::parse(BufReader::new(maps)).ok()?, address)
+}
+
 struct Links(u32);
 
 impl Descriptors for Links {

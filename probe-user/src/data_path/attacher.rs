@@ -3,15 +3,15 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::own_sites;
 use super::point::{self, Point, Turn};
+use super::{Costs, Source, own_sites};
 use crate::attach::{
     AttachError, Circumstances, Link, LoadError, Pmu, Programs, drop_links, verdict_of, verdict_on_loading,
 };
@@ -20,6 +20,7 @@ use crate::contexts::{self, Budget, ContextsError};
 use crate::entry::{Class, Kernel};
 use crate::providers;
 use crate::sample::{Probe, Verdict};
+use crate::tap::Tap;
 use crate::target::{MappedFile, identity};
 
 /// Attaching waits in the kernel: so many at a time.
@@ -41,6 +42,9 @@ pub struct Attacher {
     files: HashMap<(u64, u64), HeldFile>,
     /// What the objects of a process point to.
     seen: HashMap<u32, HashSet<Vec<u64>>>,
+    /// Processes whose tap was asked to call its sites; `None` where it is not to be asked.
+    taps: Option<HashMap<u32, Tap>>,
+    costs: Costs,
 }
 
 /// Keeps the file's inode from being used again while its number marks it as attached.
@@ -51,8 +55,10 @@ struct HeldFile {
 }
 
 impl Attacher {
-    /// Nothing attached yet.
-    pub fn new(programs: Arc<Programs>) -> Self {
+    /// Nothing attached yet. With `fire_taps` the tap of a process that runs under it is asked to call its sites, which
+    /// costs that process what the tap by itself does not: its own counts are exact without.
+    /// What hits cost is told in `costs`.
+    pub fn new(programs: Arc<Programs>, fire_taps: bool, costs: Costs) -> Self {
         Self {
             kernel: Kernel::running(),
             pmu: Pmu::read("uprobe"),
@@ -62,6 +68,8 @@ impl Attacher {
             links: Vec::new(),
             files: HashMap::new(),
             seen: HashMap::new(),
+            taps: fire_taps.then(HashMap::new),
+            costs,
         }
     }
 
@@ -93,6 +101,7 @@ impl Attacher {
     /// # Errors
     /// [`ContextsError`] when the process is gone or may not be looked into.
     pub fn process(&mut self, pid: u32) -> Result<Vec<Probe>, ContextsError> {
+        self.ask_tap(pid);
         let found = contexts::find(pid, None, &Budget::default())?;
         Ok(self.places(contexts::places(&found, &self.kernel)))
     }
@@ -100,6 +109,7 @@ impl Attacher {
     /// Attaches to the functions that an object of a process goes through, and its context: what was there when the
     /// process was looked at may have changed since.
     pub fn object(&mut self, pid: u32, object: contexts::ObjectAt) -> Vec<Probe> {
+        self.ask_tap(pid);
         let Ok(words) = contexts::function_words(pid, object) else { return Vec::new() };
         // A program makes thousands of objects, and all of a kind go through the same functions.
         let seen = self.seen.entry(pid).or_default();
@@ -113,6 +123,19 @@ impl Attacher {
     /// A process is no more: another may get its number.
     pub fn forget(&mut self, pid: u32) {
         self.seen.remove(&pid);
+        if let Some(taps) = &mut self.taps {
+            taps.remove(&pid);
+        }
+    }
+
+    fn ask_tap(&mut self, pid: u32) {
+        let Some(taps) = &mut self.taps else { return };
+        if let Entry::Vacant(place) = taps.entry(pid)
+            && let Ok(Some(tap)) = Tap::of(pid)
+        {
+            tap.ask(1);
+            place.insert(tap);
+        }
     }
 
     fn places(&mut self, places: Vec<(contexts::Site, MappedFile)>) -> Vec<Probe> {
@@ -164,6 +187,7 @@ impl Attacher {
             let load = || self.programs.load_uprobe(point.program);
             self.loaded.entry(point.program).or_insert_with(load);
         }
+        let mut steady = BTreeSet::new();
         let mut probes = Vec::with_capacity(points.len());
         let mut unleft = HashSet::new();
         for turn in [Turn::First, Turn::Then, Turn::Last] {
@@ -180,6 +204,10 @@ impl Attacher {
                 let verdict = match outcome {
                     Ok(link) => {
                         self.links.push((turn, link));
+                        if let Some((source, class)) = steadily_hit(&point) {
+                            self.costs.note(source, class);
+                            steady.insert(class);
+                        }
                         Verdict::Live
                     }
                     Err(Failure::Attach(error)) => verdict_of(&error, &self.circumstances),
@@ -188,7 +216,37 @@ impl Attacher {
                 probes.push(told(&point, shown, verdict));
             }
         }
+        self.measure(steady);
         probes
+    }
+
+    /// Has what hits of these classes cost measured, by a thread that nobody waits for: putting a probe in place and
+    /// taking it away again takes longer than attaching may.
+    fn measure(&mut self, classes: BTreeSet<Class>) {
+        let Ok(pmu) = self.pmu else { return };
+        // The smallest ones there are.
+        for name in ["req_notify_enter", "wr_complete_leave"] {
+            let load = || self.programs.load_uprobe(name);
+            self.loaded.entry(name).or_insert_with(load);
+        }
+        let program = |name| self.loaded.get(name)?.as_ref().ok()?.try_clone().ok();
+        let (Some(entry), leave) = (program("req_notify_enter"), program("wr_complete_leave")) else {
+            return;
+        };
+        let wanted: Vec<Class> = classes.into_iter().filter(|class| self.costs.lacks(*class)).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let costs = self.costs.clone();
+        let measure = move || {
+            for class in wanted {
+                // Sites of ours have no return probes, and only they are optimised.
+                let leave = leave.as_ref().filter(|_| class != Class::Optimised).map(AsFd::as_fd);
+                costs.measure(pmu, class, entry.as_fd(), leave);
+            }
+        };
+        // Without it the cost stays unknown.
+        let _ = thread::Builder::new().name("hit-cost".to_owned()).spawn(measure);
     }
 
     fn attach_at_once(&self, path: &str, points: &[Point]) -> Vec<(Point, Result<Link, Failure>)> {
@@ -229,11 +287,21 @@ impl Attacher {
 
     /// Detaches everything: what was attached last goes first, so that no call is entered that is not left.
     pub fn detach(self) {
+        self.taps.iter().flat_map(HashMap::values).for_each(|tap| tap.ask(0));
         let mut links = self.links;
         for turn in [Turn::Last, Turn::Then, Turn::First] {
             let now = links.extract_if(.., |(of, _)| *of == turn).map(|(_, link)| link).collect();
             drop_links(now);
         }
+    }
+}
+
+/// Who counts at a point and the class of its instruction, where a program that communicates passes it all the time.
+fn steadily_hit(point: &Point) -> Option<(Source, Class)> {
+    match point.program {
+        "site_posted" | "site_polled" => Some((Source::from_wire(point.cookie as u16)?, point.class?)),
+        "post_send_enter" | "poll_enter" | "wr_complete_enter" => Some((Source::Function, point.class?)),
+        _ => None,
     }
 }
 

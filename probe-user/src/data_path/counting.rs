@@ -1,14 +1,15 @@
 //! Reading what the probes of the data path have counted.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use probe_common::counters::{ObjectCounters, ObjectKey, cq, detail, failure};
+use probe_common::counters::{CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail, failure};
 use serde::Serialize;
 
+use super::{Costs, HitCost};
 use crate::attach::{LoadError, Programs};
-use crate::collect::wire::{Failures, ObjectTable, PlainObjectKey};
-use crate::sample::ProcessId;
-use crate::tap::{Counts, Kind};
+use crate::collect::wire::{DataPathTables, PlainObjectKey};
+use crate::sample::{Histogram, ProcessId};
+use crate::tap::{Counts, Kind, opcode_name};
 
 /// Objects that are gone, kept for each process by themselves; those beyond are added up.
 const MOST_GONE: usize = 16_384;
@@ -26,7 +27,7 @@ pub enum Source {
 }
 
 impl Source {
-    fn from_wire(source: u16) -> Option<Self> {
+    pub(super) fn from_wire(source: u16) -> Option<Self> {
         [Self::Tap, Self::Emulator, Self::Function].get(usize::from(source).checked_sub(1)?).copied()
     }
 }
@@ -54,6 +55,8 @@ pub struct Details {
     pub remote_sequential: u64,
     /// Those that follow the one before in both.
     pub mergeable: u64,
+    /// Those that were not inline and would have fitted; `None` where it is not known what fits.
+    pub could_inline: Option<u64>,
 }
 
 /// One queue pair, completion queue or shared receive queue.
@@ -83,6 +86,12 @@ pub struct Object {
     pub most_cqes: u64,
     /// Send work requests by size class: n for more than 2^(n−1) and at most 2^n bytes.
     pub sizes: BTreeMap<u8, u64>,
+    /// Send work requests the queue holds; `None` where the queue pair was not seen being made.
+    pub max_send_wr: Option<u32>,
+    /// Most send work requests posted and not known complete; `None` where they were not followed.
+    pub most_outstanding: Option<u64>,
+    /// Of a queue pair that is gone: see [`Reading::unmatched`].
+    pub unmatched: u64,
     /// See [`Details`].
     pub details: Details,
     /// The counts.
@@ -131,6 +140,8 @@ impl Failed {
 /// What the data path of one process has come to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Reading {
+    /// What a hit costs the process, by who counts.
+    pub costs: BTreeMap<Source, HitCost>,
     /// Objects, by kind and number.
     pub objects: Vec<Object>,
     /// Objects that are gone and not listed.
@@ -139,6 +150,24 @@ pub struct Reading {
     pub unlisted_counts: Counts,
     /// Failures.
     pub failures: Vec<Failure>,
+    /// From the post of a signalled work request to the poll that reaped its completion entry, in ns.
+    pub post_to_reap: Vec<ReapLatency>,
+    /// From a poll that found completion entries to the next post of the same thread, in ns.
+    pub cqe_to_post: Histogram,
+    /// Completion entries whose work request was not found: it was posted before the probes were there, or the order of
+    /// the entries was another. They have no latency.
+    pub unmatched: u64,
+}
+
+/// Latencies of one opcode and size class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReapLatency {
+    /// Opcode.
+    pub opcode: &'static str,
+    /// Size class, as in [`Object::sizes`].
+    pub size_class: u8,
+    /// Latencies in ns.
+    pub ns: Histogram,
 }
 
 impl Reading {
@@ -164,27 +193,26 @@ impl Reading {
 
 /// The tables of the data path.
 pub struct Counting {
-    objects: ObjectTable,
-    failures: Failures,
+    tables: DataPathTables,
+    costs: Costs,
     /// What is no longer in the table, by process.
     gone: BTreeMap<ProcessId, Reading>,
 }
 
 impl Counting {
-    /// Takes the tables of loaded programs.
+    /// Takes the tables of loaded programs. What hits cost is read from `costs`.
     ///
     /// # Errors
     /// [`LoadError`] when the object has no such tables.
-    pub fn new(programs: &mut Programs) -> Result<Self, LoadError> {
-        let (objects, failures) = programs.take_data_path()?;
-        Ok(Self { objects, failures, gone: BTreeMap::new() })
+    pub fn new(programs: &mut Programs, costs: Costs) -> Result<Self, LoadError> {
+        Ok(Self { tables: programs.take_data_path()?, costs, gone: BTreeMap::new() })
     }
 
     /// Reads everything, by process. What is gone is taken out of the table, which is bounded, and kept here.
     pub fn read(&mut self) -> BTreeMap<ProcessId, Reading> {
         let mut living: BTreeMap<ProcessId, Reading> = BTreeMap::new();
         let mut gone = Vec::new();
-        for (key, counters) in self.objects.iter().filter_map(Result::ok) {
+        for (key, counters) in self.tables.objects.iter().filter_map(Result::ok) {
             let (key, counters) = (key.0, counters.0);
             let Some(object) = object(&key, &counters) else { continue };
             let id = ProcessId { pid: key.tgid, start_ns: key.start_ns };
@@ -196,39 +224,75 @@ impl Counting {
         }
         // Removed only now: a key that goes while the table is walked makes the walk start again.
         for (key, id, object) in gone {
-            let _ = self.objects.remove(&PlainObjectKey(key));
+            let _ = self.tables.objects.remove(&PlainObjectKey(key));
             self.gone.entry(id).or_default().add(object);
         }
         let mut all = self.gone.clone();
         for (id, reading) in living {
             all.entry(id).or_default().objects.extend(reading.objects);
         }
-        for (key, count) in self.failures.iter().filter_map(Result::ok) {
+        for (key, count) in self.tables.failures.iter().filter_map(Result::ok) {
             let key = key.0;
             let Some(what) = Failed::from_wire(key.what) else { continue };
             let failure = Failure { number: key.number, what, code: key.code, count };
             let id = ProcessId { pid: key.tgid, start_ns: key.start_ns };
             all.entry(id).or_default().failures.push(failure);
         }
+        self.read_latencies(&mut all);
         for reading in all.values_mut() {
+            reading.unmatched += reading.objects.iter().map(|object| object.unmatched).sum::<u64>();
             reading.objects = once_each(std::mem::take(&mut reading.objects));
             reading.objects.sort_by_key(|o| (o.kind, o.number, o.ended_ns.is_none(), o.ended_ns));
             reading.failures.sort_unstable();
+            let sources: BTreeSet<Source> = reading.objects.iter().map(|object| object.source).collect();
+            reading.costs = sources.into_iter().filter_map(|by| Some((by, self.costs.of(by)?))).collect();
         }
         all
+    }
+
+    fn read_latencies(&self, all: &mut BTreeMap<ProcessId, Reading>) {
+        for (key, ring) in self.tables.rings.iter().filter_map(Result::ok) {
+            let Some(reading) = all.get_mut(&ProcessId { pid: key.0.tgid, start_ns: key.0.start_ns }) else {
+                continue;
+            };
+            reading.unmatched += ring.0.unmatched;
+        }
+        let mut by_class: BTreeMap<(ProcessId, u16), Histogram> = BTreeMap::new();
+        for (key, count) in self.tables.latencies.iter().filter_map(Result::ok) {
+            let id = ProcessId { pid: key.0.tgid, start_ns: key.0.start_ns };
+            by_class.entry((id, key.0.class)).or_default().0.insert(key.0.bucket, count);
+        }
+        for ((id, class), ns) in by_class {
+            let Some(reading) = all.get_mut(&id) else { continue };
+            let [opcode, size_class] = class.to_le_bytes();
+            if class == CQE_TO_POST {
+                reading.cqe_to_post = ns;
+            } else {
+                let opcode = opcode_name(opcode);
+                reading.post_to_reap.push(ReapLatency { opcode, size_class, ns });
+            }
+        }
     }
 
     /// Forgets processes that are no more.
     pub fn forget(&mut self, ended: &HashSet<ProcessId>) {
         self.gone.retain(|id, _| !ended.contains(id));
         let is_ended = |pid, start_ns| ended.contains(&ProcessId { pid, start_ns });
-        let keys: Vec<_> = self.objects.keys().filter_map(Result::ok).collect();
+        let keys: Vec<_> = self.tables.objects.keys().filter_map(Result::ok).collect();
         for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
-            let _ = self.objects.remove(&key);
+            let _ = self.tables.objects.remove(&key);
         }
-        let keys: Vec<_> = self.failures.keys().filter_map(Result::ok).collect();
+        let keys: Vec<_> = self.tables.rings.keys().filter_map(Result::ok).collect();
         for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
-            let _ = self.failures.remove(&key);
+            let _ = self.tables.rings.remove(&key);
+        }
+        let keys: Vec<_> = self.tables.latencies.keys().filter_map(Result::ok).collect();
+        for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
+            let _ = self.tables.latencies.remove(&key);
+        }
+        let keys: Vec<_> = self.tables.failures.keys().filter_map(Result::ok).collect();
+        for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
+            let _ = self.tables.failures.remove(&key);
         }
     }
 }
@@ -248,6 +312,7 @@ fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
     let kind = Kind::from_wire(key.kind.into())?;
     let sizes = (0..).zip(c.sizes).filter(|(_, n)| *n != 0).collect();
     let d = &c.details;
+    let granted: &Granted = &c.granted;
     Some(Object {
         kind,
         number: c.number,
@@ -261,6 +326,9 @@ fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
         thread_changes: d[detail::THREAD_CHANGES],
         most_cqes: if kind == Kind::Cq { c.counters[cq::MOST_CQES] } else { 0 },
         sizes,
+        max_send_wr: (granted.known != 0).then_some(granted.max_send_wr),
+        most_outstanding: Some(d[detail::MOST_OUTSTANDING]).filter(|most| *most != 0),
+        unmatched: d[detail::UNMATCHED],
         details: Details {
             wrs: d[detail::WRS],
             unaligned_64: d[detail::UNALIGNED_64],
@@ -272,6 +340,7 @@ fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
             remote_same: d[detail::REMOTE_SAME],
             remote_sequential: d[detail::REMOTE_SEQUENTIAL],
             mergeable: d[detail::MERGEABLE],
+            could_inline: (granted.known != 0).then_some(d[detail::COULD_INLINE]),
         },
         counts: Counts::from_wire(kind, &c.counters),
     })

@@ -6,9 +6,11 @@
 //! counters, by object ([`Counting`]); putting the probes in place is the [`Attacher`]'s.
 
 mod attacher;
+mod cost;
 mod counting;
 mod own_sites;
 mod point;
 
 pub use attacher::Attacher;
-pub use counting::{Counting, Details, Failed, Failure, Object, Reading, Source};
+pub use cost::{Costs, HitCost};
+pub use counting::{Counting, Details, Failed, Failure, Object, Reading, ReapLatency, Source};

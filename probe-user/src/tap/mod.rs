@@ -12,9 +12,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 pub use file::{Tap, TapError};
-pub use reading::{Counts, Kind, Object, Reading, ThreadCounts};
+pub use reading::{Counts, Kind, Object, Reading, ThreadCounts, opcode_name};
 pub use source::TapSource;
-pub(crate) use told::counts;
+pub(crate) use told::{counts, opcode};
 
 /// File name of the preloadable library.
 pub const LIBRARY: &str = "libverbs_tap.so";

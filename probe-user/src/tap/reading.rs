@@ -82,6 +82,11 @@ const OPCODES: [&str; qp::OPCODE_COUNT] = [
     "atomic_write_or_later",
 ];
 
+/// Name of an opcode (`IBV_WR_…`); those from 15 on share the last.
+pub fn opcode_name(opcode: u8) -> &'static str {
+    OPCODES.get(usize::from(opcode)).copied().unwrap_or(OPCODES[qp::OPCODE_COUNT - 1])
+}
+
 impl Counts {
     pub(crate) fn from_wire(kind: Kind, c: &[u64; COUNTERS]) -> Self {
         if kind == Kind::Cq {

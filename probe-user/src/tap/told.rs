@@ -166,7 +166,7 @@ pub(crate) fn counts(c: &Counts, threads: Option<u32>) -> QueueCounts {
 }
 
 /// The tap's last counter is shared by the opcodes it has no counter for; today that is one.
-fn opcode(name: &str) -> Opcode {
+pub(crate) fn opcode(name: &str) -> Opcode {
     match name {
         "atomic_write_or_later" => Opcode::AtomicWrite,
         _ => serde_json::from_value(name.into()).unwrap_or(Opcode::Other),

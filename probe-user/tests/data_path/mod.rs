@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -99,10 +99,17 @@ impl Case {
         } else {
             assert_eq!(total("longest_unsignalled"), longest, "{self:?}");
         }
+        if !is_known_model {
+            // Every signalled request has its latency.
+            assert_eq!((client.latencies(), client.unmatched()), (signalled, 0), "{self:?}");
+        }
         let qps: Vec<_> = client.objects("qp").collect();
         assert_eq!(qps.len() as u64, self.qps, "{self:?}");
         for qp in qps {
             assert_eq!(qp["counts"]["wrs"], self.iterations, "{self:?}: {qp}");
+            if let (Some(most), Some(depth)) = (qp["most_outstanding"].as_u64(), qp["max_send_wr"].as_u64()) {
+                assert!(most > 0 && most <= depth, "{self:?}: {qp}");
+            }
             // Sites of ours do not tell the sizes of the extended interface's requests.
             if qp["details"]["wrs"] != 0 || qp["source"] == "function" {
                 let sizes = BTreeMap::from([(self.size.ilog2().to_string(), self.iterations)]);
@@ -135,6 +142,19 @@ impl Counted {
         self.0["total"][field].as_u64().unwrap_or_else(|| panic!("no {field} in {}", self.0))
     }
 
+    /// Latencies from post to reap that were told.
+    pub fn latencies(&self) -> u64 {
+        let of_class = |class: &Value| -> u64 {
+            class["ns"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum()
+        };
+        self.0["data_path"]["post_to_reap"].as_array().into_iter().flatten().map(of_class).sum()
+    }
+
+    /// Completion entries whose work request was not found.
+    pub fn unmatched(&self) -> u64 {
+        self.0["data_path"]["unmatched"].as_u64().expect("a number")
+    }
+
     /// The objects of a kind.
     pub fn objects(&self, kind: &str) -> impl Iterator<Item = &Value> {
         let objects = self.0["data_path"]["objects"].as_array().into_iter().flatten();
@@ -165,6 +185,60 @@ impl Told {
     /// Classes of probed instructions, by name of the probe.
     pub fn assert_nothing_is_lost(&self) {
         assert_eq!(self.all["uncounted"], 0);
+    }
+}
+
+/// Compiles `posts.c`, which posts and polls in every way there is and says what it did.
+pub fn posts(folder: &Path) -> PathBuf {
+    let program = folder.join("posts");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/posts.c");
+    let compiled = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).arg("-libverbs").status();
+    assert!(compiled.expect("a C compiler").success(), "posts.c does not compile");
+    program
+}
+
+/// Starts `posts` and lets it make its objects; only then counting begins, and only then it posts.
+pub fn attach_to_running(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Told {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut posts = Command::new("timeout");
+    posts.args(["-k", "5", "200"]).arg(program).args(arguments).arg("wait");
+    posts.envs(environment.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut posts = Held(posts.spawn().expect("the program"));
+    let mut printed = BufReader::new(posts.0.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    printed.read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    let counter = count(posts.0.id(), folder.path());
+    let mut input = posts.0.stdin.take().expect("a pipe");
+    input.write_all(b"\n").expect("it reads");
+    drop(input);
+    let mut told = String::new();
+    printed.read_to_string(&mut told).expect("what it prints");
+    assert!(posts.0.wait().expect("its end").success(), "{told}");
+    Told { all: counter.finish(), printed: told }
+}
+
+/// Compares what was counted of every process that said what it did with that; `but` are counts that cannot be known.
+pub fn check_posts(told: &Told, processes: usize, but: &[&str]) {
+    told.assert_nothing_is_lost();
+    let lines: Vec<Value> =
+        told.printed.lines().map(|line| serde_json::from_str(line).expect("what it did")).collect();
+    assert_eq!(lines.len(), processes, "{}", told.printed);
+    for did in lines {
+        let counted = told.of(did["pid"].as_u64().expect("a pid"));
+        let fields = did.as_object().expect("an object").iter();
+        for (field, n) in fields.filter(|(field, _)| !["pid", "errno"].contains(&field.as_str())) {
+            if !but.contains(&field.as_str()) {
+                assert_eq!(Some(counted.total(field)), n.as_u64(), "{field}: {did} but {:?}", counted.0);
+            }
+        }
+        assert_eq!(["cut", "cqe_errors", "failed_polls"].map(|field| counted.total(field)), [0; 3]);
+        let failures = counted.0["data_path"]["failures"].as_array().expect("a list");
+        let of_post: Vec<_> = failures.iter().filter(|f| f["what"] == "post").collect();
+        let expected = did["post_failed"].as_u64().map_or(0, |n| n.min(1) as usize);
+        assert_eq!(of_post.len(), expected, "{failures:?}");
+        assert!(of_post.iter().all(|f| f["code"] == did["errno"]), "{failures:?}: {did}");
+        println!("{did}");
     }
 }
 

@@ -3,7 +3,7 @@
 //! The child inherits memory and descriptors of a device it does not own: no helper thread, rings mapped away, peers
 //! that know only the parent. So the child forgets the device (inherited objects then answer EIO), closes the
 //! device's private descriptors, since an open socket would hide the parent's death from its peers, and may open a
-//! device of its own. It also re-maps the pages of the probe sites: Linux 6.18 rewrites a probed nop into a call to a
+//! device of its own. It also renews the pages of the probe sites: Linux 6.18 rewrites a probed nop into a call to a
 //! trampoline that the child does not inherit, and the child would die at its first post.
 
 use std::sync::Once;
@@ -52,11 +52,15 @@ pub fn close_all() {
 }
 
 /// In the child: drops the private copies of the pages from `first` to `last`, so that they are read from the library
-/// again, without anybody's breakpoints.
+/// again, and has the kernel put the probes that are still wanted into them.
 pub fn refresh_code(first: usize, last: usize) {
     const PAGE: usize = 4096;
     let start = first & !(PAGE - 1);
     let end = (last + PAGE) & !(PAGE - 1);
-    // SAFETY: file-backed text of this library; the pages are read again from the file when next touched.
-    unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+    // The kernel puts probes into a mapping when it is made, split or merged; the last two split it and merge it again
+    // without a moment in which the code could not run.
+    for advice in [libc::MADV_DONTNEED, libc::MADV_DONTDUMP, libc::MADV_DODUMP] {
+        // SAFETY: file-backed text of this library; the pages are read again from the file when next touched.
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) };
+    }
 }

@@ -1,0 +1,178 @@
+//! What a hit of a probe costs on this machine, by the class of the probed instruction: measured, on functions of this
+//! program, because it differs thirtyfold between machines and classes.
+
+use std::arch::naked_asm;
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::Source;
+use crate::attach::Pmu;
+use crate::contexts;
+use crate::entry::{Class, Kernel};
+
+/// Calls timed at once; short, so that most batches are not interrupted.
+const BATCH: u32 = 200;
+/// Batches, of which the fastest counts: what is added by other work on the machine is not the probe's.
+const BATCHES: u32 = 15;
+
+/// What hits cost, and what is hit where: written by the thread that attaches, read by the one that tells.
+#[derive(Debug, Clone, Default)]
+pub struct Costs(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    hit_ns: BTreeMap<Class, u64>,
+    return_ns: Option<u64>,
+    dearest: BTreeMap<Source, Class>,
+}
+
+/// What the hits of one way of counting cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct HitCost {
+    /// The dearest class among its probes.
+    pub class: Class,
+    /// One hit, as measured on this machine; `None` where it could not be.
+    pub hit_ns: Option<u64>,
+    /// One return on top; `None` where there are none, or it could not be measured.
+    pub return_ns: Option<u64>,
+}
+
+impl Costs {
+    /// A probe was attached for `source`.
+    pub fn note(&self, source: Source, class: Class) {
+        let mut known = self.lock();
+        let dearest = known.dearest.entry(source).or_insert(class);
+        *dearest = class.max(*dearest);
+    }
+
+    /// The cost of what counts for `source`; `None` where nothing is attached.
+    pub fn of(&self, source: Source) -> Option<HitCost> {
+        let known = self.lock();
+        let class = *known.dearest.get(&source)?;
+        let return_ns = known.return_ns.filter(|_| source == Source::Function);
+        Some(HitCost { class, hit_ns: known.hit_ns.get(&class).copied(), return_ns })
+    }
+
+    /// True where this class has yet to be measured.
+    pub fn lacks(&self, class: Class) -> bool {
+        !self.lock().hit_ns.contains_key(&class)
+    }
+
+    /// Measures a class with probes of its own, which do nothing: this process is never watched. What cannot be
+    /// measured stays unknown.
+    pub fn measure(&self, pmu: Pmu, class: Class, entry: BorrowedFd<'_>, leave: Option<BorrowedFd<'_>>) {
+        let Some(hit_ns) = hit_ns(pmu, class, entry) else { return };
+        self.lock().hit_ns.insert(class, hit_ns);
+        if let Some(leave) = leave {
+            // The return alone: its probe traps at the entry too.
+            let both = timed(pmu, class, leave, true);
+            self.lock().return_ns = both.map(|both| both.saturating_sub(hit_ns));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn hit_ns(pmu: Pmu, class: Class, program: BorrowedFd<'_>) -> Option<u64> {
+    // A nop is rewritten only where the kernel does that; measured elsewhere it would be another class's.
+    if class == Class::Optimised && !Kernel::running().rewrites_nop5 {
+        return None;
+    }
+    timed(pmu, class, program, false)
+}
+
+/// Nanoseconds that a probe adds to a call of the function of a class.
+fn timed(pmu: Pmu, class: Class, program: BorrowedFd<'_>, returns: bool) -> Option<u64> {
+    let function = function(class)?;
+    let place = contexts::code_at(std::process::id(), function as usize as u64)?;
+    let file = place.file.open().ok()?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let bare = fastest(function);
+    let link = pmu.attach_file(program, &path, place.offset, returns, 0).ok()?;
+    let probed = fastest(function);
+    drop(link);
+    Some(probed.saturating_sub(bare))
+}
+
+/// Nanoseconds of one call, in the fastest batch.
+fn fastest(function: extern "C" fn(u64) -> u64) -> u64 {
+    let batch = |_| {
+        let began = Instant::now();
+        for n in 0..BATCH {
+            black_box(function(black_box(n.into())));
+        }
+        began.elapsed().as_nanos() as u64 / u64::from(BATCH)
+    };
+    (0..BATCHES).map(batch).min().unwrap_or(0)
+}
+
+/// A function whose first instruction is of a class.
+fn function(class: Class) -> Option<extern "C" fn(u64) -> u64> {
+    #[cfg(target_arch = "x86_64")]
+    return Some(match class {
+        Class::Optimised => five_byte_nop,
+        Class::Emulated => push,
+        Class::SingleStepped => lea,
+    });
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn five_byte_nop(_: u64) -> u64 {
+    // Aligned, so that the nop does not cross a page.
+    naked_asm!(".p2align 6", ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "mov rax, rdi", "ret")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn push(_: u64) -> u64 {
+    naked_asm!(".p2align 6", "push rdi", "pop rax", "ret")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn lea(_: u64) -> u64 {
+    naked_asm!(".p2align 6", "lea rax, [rdi + 1]", "ret")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{self, Entry, Owner};
+
+    #[test]
+    fn the_functions_to_measure_are_of_their_classes() {
+        let kernel = Kernel::from_release("6.18.0", "x86_64");
+        for class in [Class::Emulated, Class::SingleStepped] {
+            let Some(function) = function(class) else { return };
+            assert_eq!(function(7), if class == Class::Emulated { 7 } else { 8 });
+            // SAFETY: code of this program, longer than that.
+            let code = unsafe { std::slice::from_raw_parts(function as *const u8, 5) };
+            let entry = Entry { code, offset: 0, arguments: 1, owner: Owner::Foreign };
+            let choice = entry::choose(&entry, &kernel).expect("a place");
+            assert_eq!((choice.delta, choice.class), (0, class));
+        }
+    }
+
+    #[test]
+    fn the_dearest_class_of_a_source_is_told_with_what_was_measured() {
+        let costs = Costs::default();
+        assert_eq!(costs.of(Source::Function), None);
+        costs.note(Source::Function, Class::Emulated);
+        costs.note(Source::Function, Class::SingleStepped);
+        costs.note(Source::Function, Class::Emulated);
+        costs.lock().hit_ns.insert(Class::SingleStepped, 3000);
+        let cost = costs.of(Source::Function).expect("a cost");
+        assert_eq!((cost.class, cost.hit_ns), (Class::SingleStepped, Some(3000)));
+        assert!(costs.lacks(Class::Optimised) && !costs.lacks(Class::SingleStepped));
+    }
+}
