@@ -460,12 +460,13 @@ impl Session {
         }
     }
 
-    /// What the probes of the data path counted since the last sample.
-    fn probed(&mut self) -> Vec<(ProcessId, DataPath)> {
+    /// What the probes of the data path counted since the last sample; `None` where there are none.
+    fn probed(&mut self) -> Option<Vec<(ProcessId, DataPath)>> {
+        self.probing.as_ref()?.data_path.as_ref()?;
         let readings = self.data_path();
         let identified =
             readings.into_iter().map(|(id, r)| (self.processes.identify(id.pid, id.start_ns), r));
-        self.probed.changed(&identified.collect())
+        Some(self.probed.changed(&identified.collect()))
     }
 
     /// Of the processes that have ended, those that had ended at the last sample already: what they did last has been

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Source;
 use crate::devices::{self, Changes, EmulatedCounters};
-use crate::sample::{DataPath, Device, ObservedBy, ProcessId, ProcessSample, Record};
+use crate::sample::{Call, DataPath, Device, Observed, ObservedBy, ProcessId, ProcessSample, Record};
 
 /// Times a process is asked for emulated devices before it is believed to have none.
 const ASKED_AT_MOST: u8 = 3;
@@ -20,6 +20,8 @@ pub struct Sources {
     asked: HashMap<ProcessId, u8>,
     emulated: BTreeMap<String, Device>,
     emulated_counters: EmulatedCounters,
+    /// Processes of which was told that no post or poll of theirs passes a probe.
+    silent: HashSet<ProcessId>,
 }
 
 impl Sources {
@@ -33,15 +35,17 @@ impl Sources {
         self.all.iter_mut().for_each(|source| source.watch(id, running));
     }
 
-    /// Adds what changed to the samples of the processes, and what the session's own probes counted, which are believed
-    /// least; the devices that changed.
+    /// Adds what changed to the samples of the processes, and what the session's own probes counted (`None` where none
+    /// look at posts), which are believed least; the devices that changed.
     pub fn sample(
         &mut self,
         last: bool,
-        probed: Vec<(ProcessId, DataPath)>,
+        probed: Option<Vec<(ProcessId, DataPath)>>,
         processes: &mut Vec<ProcessSample>,
     ) -> Vec<Device> {
         let mut devices = self.changes.since(devices::counters());
+        let probing = probed.is_some();
+        let probed = probed.unwrap_or_default();
         let told: Vec<_> = self.all.iter_mut().map(|source| source.sample(last)).chain([probed]).collect();
         for (index, paths) in told.into_iter().enumerate() {
             for (id, path) in paths {
@@ -57,6 +61,9 @@ impl Sources {
             let new = source.devices();
             self.emulated.extend(new.iter().map(|device| (device.name.clone(), device.clone())));
             devices.extend(new);
+        }
+        if probing {
+            self.tell_silent(processes);
         }
         devices.extend(self.emulated(processes));
         let counted = self.counted_by_emulated();
@@ -74,6 +81,25 @@ impl Sources {
             port.counters = counters;
         }
         devices
+    }
+
+    /// Says of processes that have queues, and of which the probes saw no post and no poll, that this may have two
+    /// reasons.
+    fn tell_silent(&mut self, processes: &mut [ProcessSample]) {
+        for process in processes {
+            let has_queues =
+                [Call::CreateQp, Call::CreateCq].iter().any(|call| process.calls.contains_key(call));
+            if has_queues
+                && process.data_path.is_none()
+                && !self.counted_by.contains_key(&process.id)
+                && self.silent.insert(process.id)
+            {
+                let why = "no post and no poll passed a probe: it made none, or its provider's functions could not be \
+                           probed (the verdicts of data-path probes tell)";
+                let observed = Observed { why: why.to_owned(), ..Observed::default() };
+                process.data_path = Some(DataPath { observed, ..DataPath::default() });
+            }
+        }
     }
 
     /// Emulated devices that these processes have and that were not told yet. A program may load the library late: it
@@ -108,6 +134,7 @@ impl Sources {
         self.counted_by.retain(|id, _| !gone.contains(id));
         self.asked.retain(|id, _| !gone.contains(id));
         self.emulated_counters.forget(gone);
+        self.silent.retain(|id| !gone.contains(id));
     }
 }
 
@@ -121,7 +148,7 @@ fn put(processes: &mut Vec<ProcessSample>, id: ProcessId, path: DataPath) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{Observed, QueueCounts};
+    use crate::sample::{CallCount, QueueCounts};
 
     const ALICE: ProcessId = ProcessId { pid: 7, start_ns: 1 };
 
@@ -144,7 +171,7 @@ mod tests {
 
     fn wrs(sources: &mut Sources) -> Vec<u64> {
         let mut processes = Vec::new();
-        sources.sample(false, Vec::new(), &mut processes);
+        sources.sample(false, None, &mut processes);
         processes.iter().filter_map(|p| Some(p.data_path.as_ref()?.totals.wrs)).collect()
     }
 
@@ -157,6 +184,27 @@ mod tests {
         assert_eq!(wrs(&mut sources), [5]);
         assert_eq!(wrs(&mut sources), [6]);
         assert!(wrs(&mut sources).is_empty());
+    }
+
+    #[test]
+    fn a_process_with_queues_whose_posts_no_probe_saw_is_told_of_once() {
+        let with = |call| ProcessSample {
+            id: ALICE,
+            calls: [(call, CallCount::default())].into(),
+            ..ProcessSample::default()
+        };
+        let mut sources = Sources::default();
+        let mut told = |call, probed| {
+            let mut processes = vec![with(call)];
+            sources.sample(false, probed, &mut processes);
+            processes[0].data_path.take().map(|path| path.observed.why)
+        };
+        assert_eq!(told(Call::CreateQp, None), None, "nothing looks at posts");
+        assert_eq!(told(Call::RegMr, Some(Vec::new())), None, "it has no queues");
+        assert!(told(Call::CreateQp, Some(Vec::new())).unwrap().contains("passed a probe"));
+        assert_eq!(told(Call::CreateQp, Some(Vec::new())), None);
+        let seen = Some(vec![(ALICE, path(ObservedBy::Function, 5))]);
+        assert_eq!(told(Call::CreateQp, seen).as_deref(), Some(""));
     }
 
     #[test]

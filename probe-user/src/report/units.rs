@@ -46,6 +46,8 @@ pub fn count(n: u64) -> String {
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
         p if p > 0.0 && p < 1.0 => "<1 %".to_owned(),
+        // Not all, and never to be taken for it.
+        p if p > 99.0 && p < 100.0 => ">99 %".to_owned(),
         p => format!("{p:.0} %"),
     }
 }
@@ -103,6 +105,10 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(percent(0.004), "<1 %");
         assert_eq!(percent(0.0), "0 %");
+        assert_eq!(
+            (percent(0.9999).as_str(), percent(1.0).as_str(), percent(0.99).as_str()),
+            (">99 %", "100 %", "99 %")
+        );
         assert_eq!(percent(0.975), "98 %");
     }
 }

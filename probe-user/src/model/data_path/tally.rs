@@ -67,6 +67,16 @@ impl Tally {
         }
     }
 
+    /// One of these counts, without copying the others. Not for maxima, of which no difference is known.
+    pub fn count(&self, of: impl Fn(&QueueCounts) -> u64) -> u64 {
+        of(&self.now).saturating_sub(self.before.as_deref().map_or(0, of))
+    }
+
+    /// Counts since the observation began, whatever the window of interest.
+    pub fn whole(&self) -> &QueueCounts {
+        &self.now
+    }
+
     /// What the interval that ended at `now_ns` added; `None` when nothing changed in it.
     pub fn interval(&self, now_ns: u64) -> Option<&QueueInterval> {
         self.interval.as_deref().filter(|interval| interval.to_ns == now_ns)
@@ -89,6 +99,7 @@ mod tests {
         tally.start_window();
         tally.sampled(&wrs(150), 1_000_000_000, 1_500_000_000);
         assert_eq!((tally.counts().wrs, tally.interval(1_000_000_000)), (50, None));
+        assert_eq!((tally.count(|c| c.wrs), tally.whole().wrs), (50, 150));
         assert_eq!(tally.interval(1_500_000_000).unwrap().per_second(|c| c.wrs), 100.0);
     }
 

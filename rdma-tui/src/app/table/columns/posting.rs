@@ -34,7 +34,7 @@ pub(super) const WR_RATE: Column =
     });
 pub(super) const WR_COUNT: Column =
     figure("wr.count", "WRs", Unit::Count, 7, 3, "send work requests posted", |_, r| {
-        counted(posts(r), |c| c.wrs)
+        counted(posting(r), |c| c.wrs)
     });
 pub(super) const SIGNALLED: Column = figure(
     "qp.signalled",
@@ -43,28 +43,28 @@ pub(super) const SIGNALLED: Column = figure(
     6,
     1,
     "share of the WRs that ask for a completion",
-    |_, r| part(posts(r), |c| (c.signalled, c.wrs)),
+    |_, r| part(posting(r), |c| c.signalled, |c| c.wrs),
 );
 pub(super) const BATCH: Column =
     figure("qp.batch", "WR/POST", Unit::Ratio, 7, 2, "work requests per call that posts", |_, r| {
-        part(posts(r), |c| (c.wrs, c.post_calls.saturating_sub(c.post_failed)))
+        part(posting(r), |c| c.wrs, |c| c.post_calls.saturating_sub(c.post_failed))
     });
 const INLINED: Column =
     figure("qp.inlined", "INLINED", Unit::Share, 7, 3, "share of the WRs with inline data", |_, r| {
-        part(posts(r), |c| (c.inline, c.wrs))
+        part(posting(r), |c| c.inline, |c| c.wrs)
     });
 const SIZE: Column = figure("wr.size", "AVG SIZE", Unit::Bytes, 9, 2, "bytes per WR, on average", |_, r| {
-    part(posts(r), |c| (c.bytes, c.wrs))
+    part(posting(r), |c| c.bytes, |c| c.wrs)
 });
 const BYTES: Column = figure("wr.bytes", "BYTES", Unit::Bytes, 9, 4, "payload of the WRs posted", |_, r| {
-    counted(posts(r), |c| c.bytes)
+    counted(posting(r), |c| c.bytes)
 });
 pub(super) const REFUSED: Column =
     figure("qp.refused", "REFUSED", Unit::Count, 7, 2, "calls that post and failed", |_, r| {
-        counted(posts(r), |c| c.post_failed)
+        counted(posting(r), |c| c.post_failed)
     });
 const RECVS: Column = figure("recv.count", "RECVS", Unit::Count, 7, 4, "receives posted", |_, r| {
-    counted(posts(r), |c| c.recv_wrs)
+    counted(posting(r), |c| c.recv_wrs)
 });
 pub(super) const OUTSTANDING: Column = figure(
     "qp.outstanding",
@@ -73,7 +73,9 @@ pub(super) const OUTSTANDING: Column = figure(
     7,
     5,
     "most WRs posted and not known complete at once, where the source knows",
-    |_, r| Value::of_count(posts(r).and_then(|c| c.detail?.most_outstanding)),
+    |_, r| {
+        Value::of_count(posting(r).and_then(|queue| queue.tally.whole().detail.as_ref()?.most_outstanding))
+    },
 );
 const SEEN: Column =
     words("qp.seen", "SEEN", 12, 5, "by whom its posts are seen, and which share of them", |_, r| match *r {
@@ -87,29 +89,27 @@ pub(super) const CQE_RATE: Column =
         per_second(w, polling(r), |c| c.cqes)
     });
 pub(super) const CQE_COUNT: Column =
-    figure("cqe.count", "CQEs", Unit::Count, 7, 3, "completions taken", |_, r| counted(polls(r), |c| c.cqes));
+    figure("cqe.count", "CQEs", Unit::Count, 7, 3, "completions taken", |_, r| {
+        counted(polling(r), |c| c.cqes)
+    });
 pub(super) const POLL_RATE: Column =
     figure("poll.rate", "POLL/S", Unit::PerSecond, 8, 2, "polls per second, now", |w, r| {
         per_second(w, polling(r), |c| c.polls)
     });
 pub(super) const EMPTY: Column =
     figure("cq.empty", "EMPTY", Unit::Share, 6, 1, "share of the polls that found nothing", |_, r| {
-        part(polls(r), |c| (c.empty_polls, c.polls))
+        part(polling(r), |c| c.empty_polls, |c| c.polls)
     });
 pub(super) const CQE_BATCH: Column =
     figure("cq.batch", "CQE/POLL", Unit::Ratio, 8, 3, "completions per poll that found any", |_, r| {
-        part(polls(r), |c| (c.cqes, c.polls.saturating_sub(c.empty_polls).saturating_sub(c.failed_polls)))
+        part(polling(r), |c| c.cqes, |c| c.polls.saturating_sub(c.empty_polls).saturating_sub(c.failed_polls))
     });
 pub(super) const CQE_ERRORS: Column =
     figure("cq.errors", "ERRORS", Unit::Count, 7, 2, "completions with an error", |_, r| {
-        counted(polls(r), |c| c.cqe_errors)
+        counted(polling(r), |c| c.cqe_errors)
     });
 
-/// What was posted on the queue pair of a row, where that was seen.
-fn posts(row: &Row<'_>) -> Option<QueueCounts> {
-    Some(posting(row)?.tally.counts())
-}
-
+/// The queue pair of a row, as its posts tell of it.
 fn posting<'w>(row: &Row<'w>) -> Option<&'w Queue> {
     let Row::Qp(p, qp) = *row else { return None };
     p.data_path.at(QueueKind::Qp, qp.qp).filter(|queue| queue.number == qp.qpn || queue.number == 0)
@@ -120,25 +120,19 @@ fn polling<'w>(row: &Row<'w>) -> Option<&'w Queue> {
     p.data_path.at(QueueKind::Cq, cq)
 }
 
-/// What was polled from the completion queue of a row, where that was seen.
-fn polls(row: &Row<'_>) -> Option<QueueCounts> {
-    Some(polling(row)?.tally.counts())
-}
-
-/// A figure that follows from counts, where they are known.
-fn counted(counts: Option<QueueCounts>, of: impl FnOnce(&QueueCounts) -> u64) -> Value<'static> {
-    Value::of_count(counts.as_ref().map(of))
+/// A count, where it is known.
+fn counted(queue: Option<&Queue>, of: fn(&QueueCounts) -> u64) -> Value<'static> {
+    Value::of_count(queue.map(|queue| queue.tally.count(of)))
 }
 
 /// A part of a whole; missing where there is no whole.
-fn part(counts: Option<QueueCounts>, of: impl FnOnce(&QueueCounts) -> (u64, u64)) -> Value<'static> {
-    Value::of(
-        counts
-            .as_ref()
-            .map(of)
-            .filter(|(_, whole)| *whole > 0)
-            .map(|(part, whole)| part as f64 / whole as f64),
-    )
+fn part(
+    queue: Option<&Queue>,
+    part: fn(&QueueCounts) -> u64,
+    whole: fn(&QueueCounts) -> u64,
+) -> Value<'static> {
+    let counts = queue.map(|queue| (queue.tally.count(part), queue.tally.count(whole)));
+    Value::of(counts.filter(|(_, whole)| *whole > 0).map(|(part, whole)| part as f64 / whole as f64))
 }
 
 /// How many a second over the last interval; 0 where nothing changed in it.
