@@ -377,7 +377,7 @@ pub struct Queues {
     pub qps: Vec<Qp>,
     /// Destroyed QPs beyond those listed.
     pub qps_not_listed: u64,
-    /// Live CQs, those with most QPs first, then those known by their polls alone.
+    /// Live CQs, those with most QPs first, then destroyed ones whose polls were seen.
     pub cqs: Vec<Cq>,
 }
 
@@ -476,7 +476,7 @@ pub struct Cq {
     pub qpns: Vec<u32>,
     /// Most QPs at once.
     pub qps_peak: u64,
-    /// True when it was destroyed (listed only where nothing but its polls was seen).
+    /// True when it was destroyed: listed for what was polled from it.
     pub gone: bool,
     /// What was polled from it; `null` where that was not seen.
     pub data_path: Option<CqPath>,

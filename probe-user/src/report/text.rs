@@ -467,7 +467,7 @@ impl Text<'_> {
                 };
                 let made = cq.cqe.is_some();
                 vec![
-                    format!("{:#x}", cq.cq),
+                    format!("{:#x}{}", cq.cq, if cq.gone { " destroyed" } else { "" }),
                     cq.cqe.map(|n| count(n.into())).unwrap_or_default(),
                     match (made, cq.channel) {
                         (false, _) => "",

@@ -302,6 +302,23 @@ fn queue_pairs_and_completion_queues_are_ranked_over_all_processes() {
 }
 
 #[test]
+fn a_destroyed_completion_queue_is_listed_for_its_polls_and_the_next_at_its_pointer_has_its_own() {
+    let made = |t_ns| {
+        Record::Event(event(ALICE, t_ns, 1, Call::CreateCq, Detail::Cq { cq: 5, cqe: 64, channel: 0 }))
+    };
+    let ended = Record::Event(event(ALICE, 3, 1, Call::DestroyCq, Detail::Object { object: 5 }));
+    let cq = |object, cqes, gone| QueueSample { gone, ..queue(QueueKind::Cq, object, 5, 3, polled(cqes)) };
+    let queues = vec![cq(1, 10, true), cq(2, 30, false)];
+    let report = report(vec![made(1), ended, made(4), queues_sample(ALICE, SECOND, exact(queues))]);
+    let queues = &report.processes[0].queues;
+    let told: Vec<_> =
+        queues.cqs.iter().map(|cq| (cq.gone, cq.cqe, cq.data_path.as_ref().unwrap().polls.cqes)).collect();
+    assert_eq!(told, [(false, Some(64), Some(30)), (true, None, Some(10))]);
+    assert_eq!(queues.cq_live, Some(1));
+    assert!(text(&report, 120).contains("0x5 destroyed"));
+}
+
+#[test]
 fn a_comparison_judges_failures_tells_ratios_and_does_not_compare_counts_of_a_sample() {
     let side = |calls: u64, failed, counting| {
         let mut path = exact(vec![qp(1, 10, 17, calls)]);

@@ -65,13 +65,12 @@ pub(super) fn into_queues(process: &ProcessModel, qps: &mut Vec<Qp>, cqs: &mut V
         ..Qp::default()
     }));
     for cq in cqs.iter_mut() {
-        cq.data_path = path.at(QueueKind::Cq, cq.cq).map(|queue| cq_path(path, queue));
+        let queue = path.at(QueueKind::Cq, cq.cq).filter(|queue| !queue.gone);
+        cq.data_path = queue.map(|queue| cq_path(path, queue));
     }
     let listed: std::collections::HashSet<u64> = cqs.iter().map(|cq| cq.cq).collect();
     let more = path.queues().filter(|queue| queue.kind == QueueKind::Cq);
-    // A destroyed CQ that the control path told of is not listed either: the list is of those alive.
-    let more = more.filter(|queue| !queue.gone || process.calls.is_empty());
-    cqs.extend(more.filter(|queue| !listed.contains(&queue.pointer)).map(|queue| Cq {
+    cqs.extend(more.filter(|queue| queue.gone || !listed.contains(&queue.pointer)).map(|queue| Cq {
         cq: queue.pointer,
         gone: queue.gone,
         data_path: Some(cq_path(path, queue)),
