@@ -1,6 +1,8 @@
 //! Both ends of real connections, recorded apart and merged. Attaching probes needs root; the programs run on the
 //! emulated device, which must have been built.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 mod support;
 
 use std::net::TcpListener;

@@ -1,6 +1,8 @@
 //! Recording where it must not hurt: killed at any moment, on a disk that is full, for ever, and only when it matters.
 //! Attaching probes needs root.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 mod support;
 
 use std::path::{Path, PathBuf};

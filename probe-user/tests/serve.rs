@@ -1,5 +1,7 @@
 //! Metrics over HTTP, as Prometheus itself reads them. Attaching probes needs root; what is not installed is left out.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};

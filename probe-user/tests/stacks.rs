@@ -1,5 +1,7 @@
 //! Where calls come from: the stacks of a program on this machine, by name. Attaching probes needs root.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 mod support;
 
 use std::path::Path;

@@ -68,10 +68,8 @@ impl Ends {
     fn event(&mut self, event: &Event) {
         let returned_ns = event.t_ns.saturating_add(event.duration_ns);
         match (event.call, &event.detail) {
-            (Call::CreateQp, Detail::Qp { qp, .. }) => {
-                if self.created.len() < MAX_ENDS {
-                    self.created.insert((event.id, *qp), returned_ns);
-                }
+            (Call::CreateQp, Detail::Qp { qp, .. }) if self.created.len() < MAX_ENDS => {
+                self.created.insert((event.id, *qp), returned_ns);
             }
             (
                 Call::DestroyQp,
@@ -102,7 +100,7 @@ impl Ends {
                 });
             }
             (Call::CmConnect, Detail::Cm { id, .. }) => {
-                remember(&mut self.connects, event.id, *id, event.t_ns)
+                remember(&mut self.connects, event.id, *id, event.t_ns);
             }
             (Call::CmGetEvent, Detail::Cm { id, event: kind, .. }) => {
                 if *kind == CONNECT_REQUEST {
