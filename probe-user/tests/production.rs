@@ -97,8 +97,11 @@ fn killed_at_any_moment_a_recording_reads_back_to_its_last_whole_line() {
                 continue;
             }
         };
-        let records =
-            reader.by_ref().map(|record| record.unwrap_or_else(|e| panic!("round {round}: {e}"))).count();
+        let mut records = 0;
+        for record in reader.by_ref() {
+            record.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            records += 1;
+        }
         assert!(records > 0 && reader.notes().no_footer, "round {round}: {:?}", reader.notes());
         std::fs::remove_file(&path).unwrap();
     }
