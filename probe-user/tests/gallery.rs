@@ -20,10 +20,10 @@ use workloads::sick::{ALL, Needs, Program};
 const RECORDER: &str = env!("CARGO_BIN_EXE_rdma-probe");
 
 /// How long a program runs.
-const SECONDS: &str = "1.5";
+const SECONDS: &str = "2.5";
 
 /// Recordings at the same time.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 
 fn beside(name: &str) -> PathBuf {
     Path::new(RECORDER).parent().unwrap().join(name)

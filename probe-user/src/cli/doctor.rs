@@ -129,6 +129,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let failed = args
         .fail_on
         .is_some_and(|least| diagnosis.findings.iter().any(|finding| finding.severity >= least.severity()));
+    match print(&args, diagnosis, &model) {
+        // Who has read enough still wants the status.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed.context("cannot write the findings")?,
+    }
+    Ok(if failed { ExitCode::FAILURE } else { status })
+}
+
+fn print(args: &Args, diagnosis: Diagnosis, model: &Model) -> io::Result<()> {
     let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
     if args.json {
         let document = Document::new(diagnosis, model.duration_ns());
@@ -136,8 +145,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else {
         write_text(&diagnosis, model.duration_ns(), terminal_width().min(120), &mut out)?;
     }
-    out.flush()?;
-    Ok(if failed { ExitCode::FAILURE } else { status })
+    out.flush()
 }
 
 fn known(id: &str) -> Result<&'static probe_user::doctor::Rule> {

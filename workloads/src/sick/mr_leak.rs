@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The program.
 pub static PROGRAM: Program = Program {
     name: "mr-leak",
-    fault: "a region for every message, kept for ever",
+    fault: "eight regions for every burst of messages, kept for ever",
     healthy: "a pool, registered at the start",
     needs: Needs::Anything,
     environment: None,
@@ -34,7 +34,9 @@ fn run(kit: &Kit, healthy: bool) -> Result<()> {
     }
     let end = Instant::now() + kit.seconds;
     while Instant::now() < end {
-        regions.push(new()?);
+        for _ in 0..8 {
+            regions.push(new()?);
+        }
         rig.run(&Flow::default(), Duration::from_millis(4))?;
     }
     // Ended as leaking programs end: without giving anything back.

@@ -64,7 +64,7 @@ pub static PER_DOMAIN: Rule = Rule {
 
 const GROWN: Threshold = Threshold {
     key: "min_live",
-    value: 200.0,
+    value: 100.0,
     unit: "live regions",
     why: "fewer are a set-up that took its time",
 };
