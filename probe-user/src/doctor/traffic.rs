@@ -68,6 +68,11 @@ impl<'m> Traffic<'m> {
         Some(Those { n, sum, which: Evidence { text, qpns } })
     }
 
+    /// Whether the process posted so much, and this queue pair a share of it worth looking at.
+    pub fn enough(&self, counts: &QueueCounts, least: f64) -> bool {
+        self.all.wrs as f64 >= least && counts.wrs as f64 * 100.0 >= least
+    }
+
     /// Whether counts over time mean something: where only ratios were sampled they do not.
     pub fn has_rates(&self) -> bool {
         self.counting != Counting::Ratios

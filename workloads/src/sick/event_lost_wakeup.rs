@@ -25,6 +25,7 @@ fn run(kit: &Kit, healthy: bool) -> Result<()> {
     rig.cqs[0].arm()?;
     while Instant::now() < end {
         crate::interrupt::check()?;
+        std::thread::sleep(Duration::from_millis(1));
         // Two messages in a row: both may have completed by the time of the wake-up.
         rig.post_one(&Flow::default())?;
         rig.post_one(&Flow::default())?;

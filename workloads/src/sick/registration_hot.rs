@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The program.
 pub static PROGRAM: Program = Program {
     name: "registration-hot",
-    fault: "register, write, deregister, of a new buffer each time",
+    fault: "register and deregister new buffers between messages",
     healthy: "registered once",
     needs: Needs::Anything,
     environment: None,
@@ -28,11 +28,12 @@ fn run(kit: &Kit, healthy: bool) -> Result<()> {
     let mut kept = Vec::new();
     let end = Instant::now() + kit.seconds;
     while Instant::now() < end {
-        let buffer = Rc::new(Buffer::allocate(MemoryKind::Aligned, 16 << 10)?);
-        let region = Mr::register(&rig.pd, &buffer, Access::Local)?;
+        for _ in 0..8 {
+            let buffer = Rc::new(Buffer::allocate(MemoryKind::Aligned, 16 << 10)?);
+            drop(Mr::register(&rig.pd, &buffer, Access::Local)?);
+            kept.push(buffer);
+        }
         rig.run(&Flow::default(), Duration::from_millis(1))?;
-        drop(region);
-        kept.push(buffer);
     }
     Ok(())
 }

@@ -144,7 +144,7 @@ fn unaligned(subject: &Subject<'_>) -> Verdict {
     }
     let off = |counts: &QueueCounts| {
         // Inline payloads are copied by the processor, and what is shorter than a line can hardly cross one.
-        counts.wrs as f64 >= least
+        traffic.enough(counts, least)
             && counts.inline * 2 < counts.wrs
             && (16.0..=cared).contains(&mean_bytes(counts))
             && known(counts).is_some_and(|(n, of)| share(n, of) >= limit)
@@ -180,7 +180,7 @@ fn beyond_reach(subject: &Subject<'_>) -> Verdict {
         return Verdict::NotObservable("where payloads lie is not seen");
     }
     let jumps = |counts: &QueueCounts| {
-        counts.wrs as f64 >= least
+        traffic.enough(counts, least)
             && mean_bytes(counts) <= 4096.0
             && known(counts).is_some_and(|s| share(s.random, s.total()) >= limit)
     };
@@ -265,7 +265,9 @@ fn mixed(subject: &Subject<'_>) -> Verdict {
     let each = |counts: &QueueCounts| (of_opcodes(counts, &READS), of_opcodes(counts, &WRITES));
     let mixes = |counts: &QueueCounts| {
         let (reads, writes) = each(counts);
-        counts.wrs as f64 >= least && share(reads, counts.wrs) >= limit && share(writes, counts.wrs) >= limit
+        traffic.enough(counts, least)
+            && share(reads, counts.wrs) >= limit
+            && share(writes, counts.wrs) >= limit
     };
     let Some(those) = traffic.those(|_, counts| mixes(counts)) else { return Verdict::Clear };
     if !super::super::traffic::is_pipelined(&those.sum, &traffic.all) {

@@ -153,7 +153,7 @@ fn one_per_call(subject: &Subject<'_>) -> Verdict {
     let single = |counts: &QueueCounts| {
         // Atomics are bound by the device's locks, not by posting.
         let atomics = of_opcodes(counts, &ATOMICS);
-        counts.wrs as f64 >= least
+        traffic.enough(counts, least)
             && per_call(counts) <= 1.1
             && mean_bytes(counts) <= small
             && atomics * 2 < counts.wrs
@@ -192,7 +192,7 @@ fn mergeable(subject: &Subject<'_>) -> Verdict {
         return Verdict::NotObservable("where payloads lie is not seen");
     }
     let apart = |counts: &QueueCounts| {
-        counts.wrs as f64 >= least
+        traffic.enough(counts, least)
             && per_call(counts) >= 1.9
             && mean_bytes(counts) <= small
             && merge(counts).is_some_and(|(n, of)| share(n, of) >= limit)
@@ -241,7 +241,7 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
         known.filter(|n| *n > 0).or(by_size).unwrap_or(by_mean).min(sends).saturating_sub(counts.inline)
     };
     let by_sge = |counts: &QueueCounts| {
-        counts.wrs as f64 >= least && counts.bytes > 0 && share(could(counts), counts.wrs) >= limit
+        traffic.enough(counts, least) && counts.bytes > 0 && share(could(counts), counts.wrs) >= limit
     };
     let Some(those) = traffic.those(|_, counts| by_sge(counts)) else { return Verdict::Clear };
     let rate = subject.per_second(those.sum.wrs);

@@ -125,7 +125,7 @@ fn threads_on_qp(subject: &Subject<'_>) -> Verdict {
         return Verdict::NotObservable("which threads post is not seen");
     }
     let shared = |counts: &QueueCounts| {
-        counts.wrs as f64 >= least && counts.threads.is_some_and(|n| f64::from(n) >= threads)
+        traffic.enough(counts, least) && counts.threads.is_some_and(|n| f64::from(n) >= threads)
     };
     let Some(those) = traffic.those(|_, counts| shared(counts)) else { return Verdict::Clear };
     let most = traffic.senders().filter_map(|(_, counts)| counts.threads).max().unwrap_or(0);

@@ -94,7 +94,7 @@ fn everything(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return everything_by_creation(subject) };
     let (least, limit) = (subject.limit(&MANY), subject.limit(&ALL));
     let signalled = |counts: &crate::sample::QueueCounts| {
-        counts.wrs as f64 >= least && share(counts.signalled, counts.wrs) >= limit
+        traffic.enough(counts, least) && share(counts.signalled, counts.wrs) >= limit
     };
     let Some(those) = traffic.those(|_, counts| signalled(counts)) else { return Verdict::Clear };
     let rate = subject.per_second(those.sum.wrs);
