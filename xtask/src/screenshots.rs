@@ -21,7 +21,7 @@ const FOLDER: &str = "docs/screens";
 pub struct Options {
     /// Fail where the pictures in docs/screens are not those the dashboard draws now
     #[arg(long)]
-    check: bool,
+    pub check: bool,
 }
 
 /// Draws the pictures, or compares them.

@@ -62,7 +62,7 @@ pub fn find(model: &Model) -> Vec<Finding> {
 pub fn examine(model: &Model, settings: &Settings) -> Diagnosis {
     let host = Host::of(model, settings);
     let mut diagnosis = Diagnosis::default();
-    let mut open: BTreeMap<(Undecided, &'static str), (Vec<&'static str>, Vec<u32>)> = BTreeMap::new();
+    let mut open = Undecideds::new();
     let wanted: Vec<&'static Rule> = RULES.iter().copied().filter(|rule| settings.wants(rule.id)).collect();
     diagnosis.rules = wanted.len();
     for rule in &wanted {
@@ -108,12 +108,15 @@ pub fn examine(model: &Model, settings: &Settings) -> Diagnosis {
     diagnosis
 }
 
+/// Rules and processes that were not decided, by verdict and reason.
+type Undecideds = BTreeMap<(Undecided, &'static str), (Vec<&'static str>, Vec<u32>)>;
+
 fn settle(
     rule: &'static Rule,
     process: Option<&ProcessModel>,
     verdict: Verdict,
     findings: &mut Vec<Finding>,
-    open: &mut BTreeMap<(Undecided, &'static str), (Vec<&'static str>, Vec<u32>)>,
+    open: &mut Undecideds,
 ) {
     let (undecided, why) = match verdict {
         Verdict::Clear => return,

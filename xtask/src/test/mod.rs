@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::command;
 use crate::ebpf::{self, Comparison};
+use crate::screenshots;
 use crate::setup::{self, Group, Wanted};
 use crate::vm;
 use step::{Outcome, Steps};
@@ -75,6 +76,10 @@ pub fn main(options: &Options, by: By) -> Result<u8> {
     clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
     steps.command("clippy", clippy);
     steps.command("tests", tests());
+    steps.take("pictures", |_| {
+        screenshots::main(&screenshots::Options { check: true })?;
+        Ok((Outcome::Passed("(docs/screens is what the dashboard draws)".to_owned()), String::new()))
+    });
     deny::take(&mut steps);
 
     let mut other = None;

@@ -30,7 +30,7 @@ macro_rules! man {
         concat!("https://man7.org/linux/man-pages/man", $section, "/", $name, ".", $section, ".html")
     };
 }
-pub(self) use man;
+use man;
 
 /// All rules.
 pub const RULES: &[&Rule] = &[
