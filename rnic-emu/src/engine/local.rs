@@ -50,7 +50,7 @@ pub fn payload<'a>(r: &'a Requester, counter: u64, wqe: &SendWqe) -> Option<Segm
     Segments::pin_local(&r.fixed.process.keys, r.fixed.pd, r.queue.sges(counter), write)
 }
 
-/// Counts a request that is about to go out.
+/// Counts a request that goes out.
 pub fn count_sent(r: &Requester, wqe: &SendWqe, bytes: u32) {
     r.queue.stats.add(QpCounter::TxMessages, 1);
     r.queue.stats.add(QpCounter::TxPackets, u64::from(wqe.packets));

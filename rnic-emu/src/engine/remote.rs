@@ -20,9 +20,6 @@ pub fn transmit(r: &mut Requester, counter: u64, wqe: &SendWqe, link: &'static O
         if ours.is_none() && !takes_rd_slot(wqe.opcode) {
             return Step::Failed(IBV_WC_LOC_PROT_ERR);
         }
-        if part == 0 {
-            count_sent(r, wqe, packet.len);
-        }
         let mut guard = link.send.lock();
         let Some(sending) = guard.as_mut() else { return Step::Lost };
         let mut announced = false;
@@ -37,6 +34,10 @@ pub fn transmit(r: &mut Requester, counter: u64, wqe: &SendWqe, link: &'static O
             });
             match pushed {
                 Ok(true) => {
+                    // Not before it has room: a request that waits for it comes here many times.
+                    if part == 0 {
+                        count_sent(r, wqe, packet.len);
+                    }
                     part += len;
                     complete = part >= packet.len;
                     if complete {
