@@ -143,7 +143,7 @@ fn every_page_comes_up_and_q_gives_the_terminal_back() {
     for (key, text) in [
         ("2", "Registration by process"),
         ("3", "Queue pairs"),
-        ("4", "data-path"),
+        ("4", "Queue pairs by work posted"),
         ("5", "5 Findings"),
         ("6", "6 Workloads"),
         ("7", "Devices and ports"),
