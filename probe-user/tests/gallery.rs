@@ -1,5 +1,6 @@
 //! Every sick program is found, its fault first; its healthy twin is not accused of it, nor of anything else. Natively,
-//! on the emulated device. Recording attaches probes, so this needs root.
+//! on the emulated device. Recording attaches probes, so this needs root. `cargo xtask gallery` builds what it needs and
+//! runs it.
 //!
 //! `GALLERY=name,name` runs some alone; `GALLERY_TABLE=file` writes what was found as a Markdown table.
 
@@ -99,16 +100,12 @@ fn table(runs: &[Run]) -> String {
 }
 
 #[test]
+#[ignore = "takes minutes: cargo xtask gallery"]
 fn every_sick_program_is_found_and_no_healthy_one() {
     // SAFETY: plain system call.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: recording needs root");
-        return;
-    }
-    let needed = ["rdma-workload", "librnic_emu.so"];
-    if let Some(missing) = needed.iter().find(|name| !beside(name).is_file()) {
-        eprintln!("skipped: {missing} is not built (cargo build -p workloads -p rnic-emu-preload)");
-        return;
+    assert_eq!(unsafe { libc::geteuid() }, 0, "recording needs root");
+    for name in ["rdma-workload", "librnic_emu.so"] {
+        assert!(beside(name).is_file(), "{name} is not built: run `cargo xtask gallery`");
     }
     let only = std::env::var("GALLERY").unwrap_or_default();
     let chosen: Vec<_> = ALL

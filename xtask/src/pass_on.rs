@@ -84,6 +84,28 @@ pub fn emu_matrix(matrix: &EmuMatrix) -> Result<u8> {
     Err(cargo.exec()).context("cannot start cargo")
 }
 
+/// Records the gallery of sick programs and judges what is found.
+///
+/// # Errors
+/// When something does not build or cargo cannot be started.
+pub fn gallery() -> Result<u8> {
+    let mut build = command::cargo();
+    build.args(["build", "--quiet", "--package", "workloads", "--package", "rnic-emu-preload"]);
+    command::run(&mut build)?;
+    let mut cargo = command::cargo();
+    cargo.args([
+        "test",
+        "--quiet",
+        "--package",
+        "probe-user",
+        "--test",
+        "gallery",
+        "--",
+        "--include-ignored",
+    ]);
+    Err(cargo.exec()).context("cannot start cargo")
+}
+
 /// Runs a reference workload.
 ///
 /// # Errors

@@ -2,10 +2,9 @@
 
 use super::kit::{Flow, Kit, Shape};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::verbs::{WC_BATCH, ffi};
+use anyhow::Result;
 use std::time::{Duration, Instant};
-
 
 /// The program.
 pub static PROGRAM: Program = Program {
@@ -39,7 +38,10 @@ fn run(kit: &Kit, healthy: bool) -> Result<()> {
             }
         }
         // The event is taken in either case, so that the queue can go.
-        if !healthy && let Some(channel) = &rig.channel && channel.wait(Duration::ZERO) {
+        if !healthy
+            && let Some(channel) = &rig.channel
+            && channel.wait(Duration::ZERO)
+        {
             channel.take()?;
         }
     }

@@ -2,9 +2,8 @@
 
 use super::kit::{Flow, Kit};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::memory::Buffer;
-
+use anyhow::Result;
 
 /// The program.
 pub static PROGRAM: Program = Program {

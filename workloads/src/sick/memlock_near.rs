@@ -2,9 +2,9 @@
 
 use super::kit::{Flow, Kit};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::memory::{Buffer, MemoryKind};
 use crate::verbs::{Access, Mr};
+use anyhow::Result;
 use std::io;
 use std::rc::Rc;
 
@@ -27,7 +27,6 @@ fn limit_locked_memory(bytes: u64) -> io::Result<()> {
     let set = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), data.as_ptr()) };
     if got == 0 && set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
-
 
 /// The program.
 pub static PROGRAM: Program = Program {

@@ -2,10 +2,9 @@
 
 use super::kit::{Flow, Kit, Shape};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::verbs::{Caps, Qp, Transport};
+use anyhow::Result;
 use std::time::{Duration, Instant};
-
 
 /// The program.
 pub static PROGRAM: Program = Program {

@@ -2,9 +2,8 @@
 
 use super::kit::{Flow, Kit, Shape};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::verbs::{Caps, Qp, Transport};
-
+use anyhow::Result;
 
 /// The program.
 pub static PROGRAM: Program = Program {

@@ -2,11 +2,10 @@
 
 use super::kit::{Flow, Kit};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::memory::Buffer;
 use crate::verbs::{Access, Mr};
+use anyhow::Result;
 use std::rc::Rc;
-
 
 /// The program.
 pub static PROGRAM: Program = Program {

@@ -2,12 +2,11 @@
 
 use super::kit::{Flow, Kit};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::memory::{Buffer, MemoryKind};
 use crate::verbs::{Access, Mr};
+use anyhow::Result;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-
 
 /// The program.
 pub static PROGRAM: Program = Program {

@@ -2,11 +2,10 @@
 
 use super::kit::{Flow, Kit};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::memory::{Buffer, MemoryKind};
 use crate::verbs::{Access, Mr, Pd};
+use anyhow::Result;
 use std::rc::Rc;
-
 
 /// The program.
 pub static PROGRAM: Program = Program {
@@ -21,9 +20,8 @@ pub static PROGRAM: Program = Program {
 fn run(kit: &Kit, healthy: bool) -> Result<()> {
     let rig = kit.rig(&kit.shape())?;
     let buffer = Rc::new(Buffer::allocate(MemoryKind::Thp, 1 << 30)?);
-    let domains: Vec<Pd> = (0..if healthy { 1 } else { 3 })
-        .map(|_| Pd::new(&kit.device.context))
-        .collect::<Result<_, _>>()?;
+    let domains: Vec<Pd> =
+        (0..if healthy { 1 } else { 3 }).map(|_| Pd::new(&kit.device.context)).collect::<Result<_, _>>()?;
     let _regions: Vec<Mr> = domains
         .iter()
         .map(|domain| Mr::register(domain, &buffer, Access::Local))

@@ -2,10 +2,9 @@
 
 use super::kit::{Flow, Kit};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::verbs::{SendList, ffi};
+use anyhow::Result;
 use std::time::Duration;
-
 
 /// The program.
 pub static PROGRAM: Program = Program {

@@ -5,7 +5,6 @@ use super::{Needs, Program};
 use anyhow::Result;
 use std::time::Duration;
 
-
 /// The program.
 pub static PROGRAM: Program = Program {
     name: "requests-flushed",

@@ -2,11 +2,10 @@
 
 use super::kit::{Flow, Kit};
 use super::{Needs, Program};
-use anyhow::Result;
 use crate::verbs::{SendList, WC_BATCH, ffi};
+use anyhow::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-
 
 /// The program.
 pub static PROGRAM: Program = Program {
