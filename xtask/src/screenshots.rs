@@ -40,7 +40,7 @@ pub fn main(options: &Options) -> Result<u8> {
     ]))?;
     let kept = paths::workspace().join(FOLDER);
     if !options.check {
-        draw(&kept)?;
+        print!("{}", draw(&kept)?);
         return Ok(0);
     }
     let fresh = paths::target().join("screens");
@@ -52,10 +52,11 @@ pub fn main(options: &Options) -> Result<u8> {
     bail!("no longer what the dashboard draws: {}; run `cargo xtask screenshots`", stale.join(", "))
 }
 
-fn draw(folder: &Path) -> Result<()> {
+/// Draws every page into `folder`; returns the names of the files as the dashboard prints them.
+fn draw(folder: &Path) -> Result<String> {
     let mut tui = Command::new(paths::binaries(false).join("rdma-tui"));
     tui.current_dir(paths::workspace()).args(["--replay", TRACE, "--size", "120x36", "--svg"]).arg(folder);
-    command::run(&mut tui)
+    command::output(&mut tui).map(|names| String::from_utf8_lossy(&names).into_owned())
 }
 
 /// Names of the pictures in `kept` that differ from those in `fresh` or are missing.
