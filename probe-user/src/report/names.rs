@@ -66,9 +66,14 @@ const WC_STATUSES: [&str; 24] = [
     "TM_RNDV_INCOMPLETE",
 ];
 
+/// The name of a completion's status, where it has one.
+pub fn known_wc_status(number: u32) -> Option<&'static str> {
+    WC_STATUSES.get(number as usize).copied()
+}
+
 /// The name of a completion's status; the number where it has none.
 pub fn wc_status(number: u32) -> String {
-    WC_STATUSES.get(number as usize).map_or_else(|| number.to_string(), |name| (*name).to_owned())
+    known_wc_status(number).map_or_else(|| number.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

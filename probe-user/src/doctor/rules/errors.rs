@@ -6,6 +6,7 @@ use super::super::finding::{Confidence, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Verdict};
 use super::super::subject::{Subject, peer_of};
 use super::man;
+use crate::report::known_wc_status;
 use crate::report::units::count;
 
 /// `enum ibv_wc_status`.
@@ -20,33 +21,6 @@ mod status {
     pub const RETRY_EXC_ERR: u32 = 12;
     pub const RNR_RETRY_EXC_ERR: u32 = 13;
 }
-
-const NAMES: [&str; 24] = [
-    "SUCCESS",
-    "LOC_LEN_ERR",
-    "LOC_QP_OP_ERR",
-    "LOC_EEC_OP_ERR",
-    "LOC_PROT_ERR",
-    "WR_FLUSH_ERR",
-    "MW_BIND_ERR",
-    "BAD_RESP_ERR",
-    "LOC_ACCESS_ERR",
-    "REM_INV_REQ_ERR",
-    "REM_ACCESS_ERR",
-    "REM_OP_ERR",
-    "RETRY_EXC_ERR",
-    "RNR_RETRY_EXC_ERR",
-    "LOC_RDD_VIOL_ERR",
-    "REM_INV_RD_REQ_ERR",
-    "REM_ABORT_ERR",
-    "INV_EECN_ERR",
-    "INV_EEC_STATE_ERR",
-    "FATAL_ERR",
-    "RESP_TIMEOUT_ERR",
-    "GENERAL_ERR",
-    "TM_ERR",
-    "TM_RNDV_INCOMPLETE",
-];
 
 /// No acknowledgement.
 pub static RETRIES: Rule = Rule {
@@ -225,7 +199,7 @@ fn connected_to(subject: &Subject<'_>, qpn: u32) -> String {
 }
 
 fn name(status: u32) -> String {
-    NAMES.get(status as usize).map_or_else(|| format!("status {status}"), |name| format!("IBV_WC_{name}"))
+    known_wc_status(status).map_or_else(|| format!("status {status}"), |name| format!("IBV_WC_{name}"))
 }
 
 fn case(subject: &Subject<'_>, statuses: &[u32], severity: Severity, title: &str) -> Option<Case> {
