@@ -12,11 +12,10 @@ use probe_user::collect::{Options, Session};
 use probe_user::data_path::{Failed, Object, Reading, Source};
 use probe_user::sample::{Probe, ProcessId, Record, Verdict};
 use probe_user::tap::Kind;
-use probe_user::target;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::UsageError;
+use super::watch;
 
 /// How often messages are taken in.
 const TICK: Duration = Duration::from_millis(20);
@@ -50,28 +49,14 @@ pub struct Args {
 /// # Errors
 /// A process that is gone or cannot be looked into; a kernel that allows no probes.
 pub fn run(args: Args) -> Result<ExitCode> {
-    for pid in &args.pids {
-        if target::start_ns_of(*pid).is_none() {
-            bail!(UsageError(format!("--pid '{pid}': there is no such process")));
-        }
-    }
+    watch::must_exist(&args.pids)?;
     let asked_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&asked_to_end)).context("cannot handle signals")?;
     }
     let mut session =
         Session::start(Options { kernel: false, data_path: true, fire_taps: true, ..Options::default() });
-    let mut pids = args.pids.clone();
-    pids.extend(target::children_of(&args.pids));
-    for (index, pid) in pids.iter().enumerate() {
-        match session.watch(*pid) {
-            // A descendant may end at any time; one that was asked for may not go unnoticed.
-            Err(error) if index < args.pids.len() => {
-                return Err(error).with_context(|| format!("cannot watch process {pid}"));
-            }
-            _ => {}
-        }
-    }
+    watch::with_descendants(&mut session, &args.pids)?;
     session.settle();
     eprintln!("rdma-probe: counting");
     let began = Instant::now();

@@ -15,6 +15,7 @@ mod report;
 mod serve;
 mod tap;
 mod time;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -3,14 +3,14 @@
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use probe_user::collect::{Options, Session};
 use probe_user::report::table::{Align, Column, render};
 use probe_user::sample::{Probe, Record, Verdict};
 use probe_user::{library, target};
 use serde::Serialize;
 
-use super::{UsageError, terminal_width};
+use super::{terminal_width, watch};
 
 /// Show which probes can be attached here, and why others cannot
 ///
@@ -56,11 +56,7 @@ struct Document {
 /// # Errors
 /// When a process does not exist, or the output cannot be written.
 pub fn run(args: Args) -> Result<ExitCode> {
-    for pid in &args.pids {
-        if target::start_ns_of(*pid).is_none() {
-            bail!(UsageError(format!("--pid '{pid}': there is no such process")));
-        }
-    }
+    watch::must_exist(&args.pids)?;
     let (probes, notes) = verdicts(&args.pids);
     let any = probes.iter().any(|probe| matches!(probe.verdict, Verdict::Live | Verdict::Sampled { .. }));
     let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));

@@ -18,9 +18,9 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use super::UsageError;
 use super::keep::{self, Keeper};
 use super::time::parse_duration;
+use super::{UsageError, watch};
 
 /// Longest sleep of the main loop: bounds how old an event is when it is written.
 const TICK: Duration = Duration::from_millis(50);
@@ -109,11 +109,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         bail!(UsageError("--tap needs a command after `--`, or processes named with --pid".into()));
     }
     let library = if args.tap { Some(tap_library(args.tap_library.as_deref())?) } else { None };
-    for pid in &args.pids {
-        if target::start_ns_of(*pid).is_none() {
-            bail!(UsageError(format!("--pid '{pid}': there is no such process")));
-        }
-    }
+    watch::must_exist(&args.pids)?;
     // Before any other thread and before the command exists, so that none is missed.
     let signals = SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD])
         .context("cannot handle signals")?;
@@ -174,17 +170,7 @@ fn size_limit(args: &Args) -> Result<Option<u64>> {
 /// Prepares the targets; a command is held until everything is attached, then let go.
 fn start(args: &Args, tap: Option<&Path>, session: &mut Session) -> Result<Option<Running>> {
     if args.command.is_empty() {
-        let mut pids = args.pids.clone();
-        pids.extend(target::children_of(&args.pids));
-        for (index, pid) in pids.iter().enumerate() {
-            match session.watch(*pid) {
-                // A descendant may end at any time; one that was asked for may not go unnoticed.
-                Err(error) if index < args.pids.len() => {
-                    return Err(error).with_context(|| format!("cannot watch process {pid}"));
-                }
-                _ => {}
-            }
-        }
+        watch::with_descendants(session, &args.pids)?;
         return Ok(None);
     }
     let user = if args.as_root { None } else { invoking_user() };

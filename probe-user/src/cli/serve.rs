@@ -11,12 +11,11 @@ use probe_user::export::write_metrics;
 use probe_user::model::Model;
 use probe_user::sample::{Header, Record, Verdict};
 use probe_user::serve;
-use probe_user::target;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::UsageError;
 use super::record::{header_of_host, wait};
+use super::{UsageError, watch};
 
 /// Processes that have ended and are still told of; of further ones, the first to end is forgotten.
 const MAX_ENDED: usize = 1000;
@@ -68,11 +67,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.interval < Duration::from_millis(10) {
         bail!(UsageError(format!("--interval {:?} is too short: take 10ms or more", args.interval)));
     }
-    for pid in &args.pids {
-        if target::start_ns_of(*pid).is_none() {
-            bail!(UsageError(format!("--pid '{pid}': there is no such process")));
-        }
-    }
+    watch::must_exist(&args.pids)?;
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen on '{}' (--listen names another address)", args.listen))?;
@@ -99,14 +94,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         interval: args.interval,
     };
     let mut session = Session::start(options);
-    for pid in args.pids.iter().copied().chain(target::children_of(&args.pids)) {
-        // A descendant may end at any time.
-        if let Err(error) = session.watch(pid)
-            && args.pids.contains(&pid)
-        {
-            return Err(error).with_context(|| format!("cannot watch process {pid}"));
-        }
-    }
+    watch::with_descendants(&mut session, &args.pids)?;
     eprintln!("rdma-probe: metrics at http://{address}/metrics");
     if !address.ip().is_loopback() {
         eprintln!("rdma-probe: anyone who reaches {address} can read them, command names included");
