@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::data_path::{Failed, Object, Reading, Source};
 use crate::entry::Class;
 use crate::sample::{
-    DataPath, FailedCqes, Instruction, Observed, ObservedBy, ProcessId, QueueDetail, QueueKind, QueueSample,
+    DataPath, FailedCqes, Instruction, Observed, ObservedBy, ProcessId, QueueDetail, QueueSample,
     ReapLatency, Strides,
 };
 use crate::tap::{Kind, counts, opcode};
@@ -166,11 +166,7 @@ fn queue(name: u64, object: &Object, reading: &Reading) -> QueueSample {
     }
     counted.detail = detail(object).map(Box::new);
     QueueSample {
-        queue: match object.kind {
-            Kind::Qp => QueueKind::Qp,
-            Kind::Cq => QueueKind::Cq,
-            Kind::Srq => QueueKind::Srq,
-        },
+        queue: object.kind.into(),
         object: name,
         pointer: object.address,
         number: object.number,

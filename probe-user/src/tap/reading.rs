@@ -8,6 +8,7 @@ use probe_common::tap::{self, SHARED_SLOTS, Slot, state};
 use serde::Serialize;
 
 use super::{Tap, TapError};
+use crate::sample::QueueKind;
 
 /// What an object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -28,6 +29,16 @@ impl Kind {
             kind::CQ => Some(Self::Cq),
             kind::SRQ => Some(Self::Srq),
             _ => None,
+        }
+    }
+}
+
+impl From<Kind> for QueueKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Qp => Self::Qp,
+            Kind::Cq => Self::Cq,
+            Kind::Srq => Self::Srq,
         }
     }
 }

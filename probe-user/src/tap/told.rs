@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::sample::{DataPath, Observed, ObservedBy, Opcode, QueueCounts, QueueKind, QueueSample};
+use crate::sample::{DataPath, Observed, ObservedBy, Opcode, QueueCounts, QueueSample};
 
-use super::{Counts, Kind, Object, Reading};
+use super::{Counts, Object, Reading};
 
 /// What has been told of one process. Its program may be replaced (exec): the new one counts from nothing, in a file of
 /// its own, and the sums go on.
@@ -115,11 +115,7 @@ fn queue(name: u64, object: &Object, before: Option<&Object>) -> QueueSample {
         counted = counted.since(&counts(&before.counts, None));
     }
     QueueSample {
-        queue: match object.kind {
-            Kind::Qp => QueueKind::Qp,
-            Kind::Cq => QueueKind::Cq,
-            Kind::Srq => QueueKind::Srq,
-        },
+        queue: object.kind.into(),
         object: name,
         pointer: object.address,
         number: object.number,
@@ -196,7 +192,7 @@ pub(super) fn never_seen() -> DataPath {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ThreadCounts;
+    use super::super::{Kind, ThreadCounts};
     use super::*;
 
     fn object(id: u64, wrs: u64, gone: bool) -> Object {
