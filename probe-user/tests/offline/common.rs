@@ -37,6 +37,25 @@ pub fn mr(mr: u64, addr: u64, length_bytes: u64) -> Detail {
     }
 }
 
+/// An RC queue pair with both queues of `depth`, one CQ and no inline data.
+pub fn qp(qp: u64, qpn: u32, depth: u32) -> Detail {
+    Detail::Qp {
+        qp,
+        pd: 1,
+        qpn,
+        qp_type: "RC".into(),
+        send_cq: 5,
+        recv_cq: 5,
+        srq: 0,
+        max_send_wr: depth,
+        max_recv_wr: depth,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_bytes: 0,
+        sq_sig_all: false,
+    }
+}
+
 /// A sample of one process and one call.
 pub fn sample(id: ProcessId, t_ns: u64, call: Call, count: CallCount, latency: &[(u16, u64)]) -> Record {
     Record::Sample(Sample {

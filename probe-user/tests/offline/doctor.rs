@@ -109,21 +109,7 @@ impl Case {
 }
 
 fn qp(qp: u64, qpn: u32) -> Detail {
-    Detail::Qp {
-        qp,
-        pd: 1,
-        qpn,
-        qp_type: "RC".into(),
-        send_cq: 5,
-        recv_cq: 5,
-        srq: 0,
-        max_send_wr: 128,
-        max_recv_wr: 128,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_bytes: 0,
-        sq_sig_all: false,
-    }
+    crate::common::qp(qp, qpn, 128)
 }
 
 fn port(counters: &[(&str, u64)]) -> Port {

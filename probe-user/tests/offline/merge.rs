@@ -29,22 +29,7 @@ fn host(name: &str, gid: &str, t_ns: u64, wall_ns: u64) -> Header {
 }
 
 fn created(id: ProcessId, t_ns: u64, qp: u64, qpn: u32) -> Record {
-    let detail = Detail::Qp {
-        qp,
-        pd: 1,
-        qpn,
-        qp_type: "RC".into(),
-        send_cq: 5,
-        recv_cq: 5,
-        srq: 0,
-        max_send_wr: 16,
-        max_recv_wr: 16,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline_bytes: 0,
-        sq_sig_all: false,
-    };
-    Record::Event(event(id, t_ns, 1000, Call::CreateQp, detail))
+    Record::Event(event(id, t_ns, 1000, Call::CreateQp, crate::common::qp(qp, qpn, 16)))
 }
 
 fn ready(id: ProcessId, t_ns: u64, qp: u64, qpn: u32, dest_qpn: u32, dgid: &str) -> Record {
