@@ -82,7 +82,8 @@ pub struct World {
     pub workloads: Board,
     /// Changes whenever anything above does.
     pub generation: u64,
-    /// What is wrong, looked for when somebody asks: while a trace is read nobody does.
+    /// What is wrong, looked for when somebody asks: while a trace is read nobody does. It rests on the model alone, so
+    /// that only a record makes it stale, not the progress of a workload.
     findings: OnceLock<Vec<Finding>>,
 }
 
@@ -96,6 +97,7 @@ impl World {
     /// Takes in the next record.
     pub fn push(&mut self, record: &Record) {
         self.touch();
+        self.findings.take();
         let before = self.model.interval.1;
         self.model.push(record);
         match record {
@@ -120,7 +122,6 @@ impl World {
     /// Marks a change that no record brought.
     pub fn touch(&mut self) {
         self.generation += 1;
-        self.findings.take();
     }
 
     /// What is wrong, the worst first.
