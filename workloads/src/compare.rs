@@ -141,7 +141,9 @@ fn one(
     }
     step("asking the model", None);
     let prediction = predict::compare(bench, workload, comparison)?;
-    let measured = Measured::judge(comparison.metric, compared.ratio);
+    let half = |summary: &Summary| summary.latency_ns.as_ref().map(|latency| latency.p50);
+    let measured = Measured::judge(comparison.metric, compared.ratio)
+        .with_latencies(half(&compared.baseline), half(&compared.optimised));
     let sides = [
         (comparison.baseline, compared.baseline, baseline.truth),
         (comparison.optimised, compared.optimised, optimised.truth),

@@ -2,6 +2,7 @@
 
 use super::sample::Sample;
 use super::stats::Interval;
+use crate::table::time;
 use serde::{Deserialize, Serialize};
 
 /// What an optimisation is meant to improve.
@@ -63,6 +64,9 @@ const NEGLIGIBLE: f64 = 0.02;
 /// An interval that reaches further than this from 1, either way, leaves open whether there is an effect.
 const DECISIVE: f64 = 1.25;
 
+/// From how many times on latencies are told themselves, beside their ratio.
+const FAR_APART: f64 = 10.0;
+
 /// A ratio that was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
@@ -72,6 +76,8 @@ pub struct Measured {
     pub ratio: Interval,
     /// Which way it points.
     pub direction: Direction,
+    /// Median latency of baseline and optimised, ns, where that is what was compared.
+    pub latency_ns: Option<[u64; 2]>,
 }
 
 impl Measured {
@@ -89,7 +95,25 @@ impl Measured {
         } else {
             Direction::Worse
         };
-        Measured { metric, ratio, direction }
+        Measured { metric, ratio, direction, latency_ns: None }
+    }
+
+    /// Adds the medians behind a ratio of latencies.
+    pub fn with_latencies(mut self, baseline: Option<u64>, optimised: Option<u64>) -> Measured {
+        if self.metric == Metric::Latency {
+            self.latency_ns = baseline.zip(optimised).map(|(baseline, optimised)| [baseline, optimised]);
+        }
+        self
+    }
+
+    /// The latencies themselves where one is many times the other: such a ratio says little, it hangs on the small one.
+    fn apart(&self) -> String {
+        match self.latency_ns {
+            Some([from, to]) if !(1.0 / FAR_APART..=FAR_APART).contains(&self.ratio.median) => {
+                format!(": {} to {}", time(from as f64), time(to as f64))
+            }
+            _ => String::new(),
+        }
     }
 
     /// The verdict in words, such as `faster by 2.9× [2.7, 3.1]`.
@@ -98,13 +122,14 @@ impl Measured {
         let Interval { median, low, high } = self.ratio;
         match self.direction {
             Direction::Better => {
-                format!("{better} by {}× [{}, {}]", figure(median), figure(low), figure(high))
+                format!("{better} by {}× [{}, {}]{}", figure(median), figure(low), figure(high), self.apart())
             }
             Direction::Worse => format!(
-                "{worse} by {}× [{}, {}]",
+                "{worse} by {}× [{}, {}]{}",
                 figure(1.0 / median),
                 figure(1.0 / high),
-                figure(1.0 / low)
+                figure(1.0 / low),
+                self.apart()
             ),
             Direction::Undecided => format!(
                 "undecided ({}× [{}, {}]): too noisy here, give it longer with --seconds",
@@ -160,6 +185,17 @@ mod tests {
     fn a_significant_but_tiny_effect_is_no_difference() {
         assert_eq!(verdict(1.005, 1.01, 1.015).direction, Direction::NoDifference);
         assert_eq!(verdict(1.005, 1.03, 1.05).direction, Direction::Better);
+    }
+
+    #[test]
+    fn latencies_far_apart_are_told_themselves() {
+        let wait = Measured::judge(Metric::Latency, Interval { median: 0.0005, low: 0.0004, high: 0.000625 });
+        assert_eq!(
+            wait.with_latencies(Some(2_000), Some(4_000_000)).text(),
+            "slower by 2000× [1600, 2500]: 2.0 µs to 4.00 ms"
+        );
+        let near = Measured::judge(Metric::Latency, Interval { median: 2.0, low: 1.9, high: 2.1 });
+        assert_eq!(near.with_latencies(Some(4_000), Some(2_000)).text(), "faster by 2.00× [1.90, 2.10]");
     }
 
     #[test]

@@ -17,7 +17,7 @@ static ABOUT: About = About {
     name: "inline",
     question: "What does sending small payloads inside the request gain, and where does it end?",
     claim: "avoid needless work per request: send small payloads inline",
-    note: "inline saves the NIC one read of host memory; the copy costs the CPU, in 64-byte steps, and the limit is the device's",
+    note: "inline saves the NIC one read of host memory; the copy costs the CPU, in 64-byte steps, and the limit is the device's; past 28 bytes a WRITE takes a second 64-byte line, which can cost a saturated core more than the saved read gives",
     signal: "inline share of WRs under the inline limit, CPU per operation",
     variants: &[
         Variant { key: "sge", label: "payload by SGE, one request at a time" },
