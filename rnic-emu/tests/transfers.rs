@@ -64,7 +64,7 @@ fn sends_arrive_in_order_in_whatever_pieces_the_receiver_offers() {
 
 #[test]
 fn inline_data_may_be_overwritten_as_soon_as_the_post_returns_and_needs_no_key() {
-    let (mut a, b) = pair(Options::default(), Link::default());
+    let (mut a, b) = pair(Options::default(), Link { rnr_retry: 7, ..Link::default() });
     fill(&mut a, 0, 64);
     let expected = a.memory[..64].to_vec();
     // Not yet connected to a receive: the request waits in the queue while its source is overwritten.
