@@ -1,6 +1,7 @@
 //! Runs a load: modelled threads against modelled NICs, one queue of events for both.
 
 use super::histogram::Histogram;
+use super::lock::Held;
 use super::outcome::{NicOutcome, Outcome, per_request, rate};
 use super::setup::{Role, Setup};
 use super::spec::{LoadSpec, Pattern, Pick, SpecError, Waiting, Window};
@@ -310,8 +311,8 @@ impl Run<'_> {
             let qp = t.qps.start as usize;
             if let Some(lock) = self.s.qps[qp].lock {
                 let cost = self.s.lock_cost;
-                let work = self.poll * Ps::from(cqes) + self.s.migrate;
-                at = self.s.locks[lock as usize].hold(now, work, &cost);
+                let held = Held { thread, work: self.poll * Ps::from(cqes), moves: self.s.migrate };
+                at = self.s.locks[lock as usize].hold(now, held, &cost);
                 contended = true;
             }
         }
@@ -371,10 +372,12 @@ impl Run<'_> {
         let ready = at + own;
         let mut end = ready + work;
         if let Some(lock) = queue_lock {
-            end = self.s.locks[lock as usize].hold(ready, work + self.s.migrate, &lock_cost);
+            let held = Held { thread, work, moves: self.s.migrate };
+            end = self.s.locks[lock as usize].hold(ready, held, &lock_cost);
         }
         if let Some(lock) = register {
-            end = end.max(self.s.locks[lock as usize].hold(ready, work + self.s.flush, &lock_cost));
+            let held = Held { thread, work: work + self.s.flush, moves: 0 };
+            end = end.max(self.s.locks[lock as usize].hold(ready, held, &lock_cost));
         }
         self.s.model.post(end, id, &list);
         self.list = list;

@@ -101,6 +101,7 @@ impl Setup {
         let lock_cost = LockCost {
             take: ns(Key::HostLock),
             handoff: ns(Key::HostHandoff),
+            waiter: ns(Key::HostWaiter),
             waiters: profile.get(Key::HostWaiters),
         };
         let mut setup = Self {

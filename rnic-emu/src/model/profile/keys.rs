@@ -98,7 +98,8 @@ keys! {
     HostPoll, "host.poll", "ns", 0.0, 1e7, false, "CPU time to reap one CQE.";
     HostEmptyPoll, "host.empty_poll", "ns", 0.0, 1e7, false, "CPU time of a poll that finds nothing.";
     HostLock, "host.lock", "ns", 0.0, 1e7, false, "Taking an uncontended lock around a post.";
-    HostHandoff, "host.handoff", "ns", 0.0, 1e7, false, "Handing a lock over when one thread waits for it; grows as the square root of those that wait.";
+    HostHandoff, "host.handoff", "ns", 0.0, 1e7, false, "A lock's line moving to another core, when the thread that held it last was another.";
+    HostWaiter, "host.waiter", "ns", 0.0, 1e7, false, "What each further waiting thread adds to handing a lock over: all of them read its line again at every release.";
     HostWaiters, "host.waiters", "", 0.0, 1e6, false, "Waiting threads beyond this many make a handover no slower.";
     HostFlush, "host.flush", "ns", 0.0, 1e7, false, "Draining the write-combining buffer before a shared register's lock is given back; without a lock the CPU goes on meanwhile.";
     HostMigrate, "host.migrate", "ns", 0.0, 1e7, false, "What a shared QP adds to a handover: its own data moves from core to core with the lock.";

@@ -196,6 +196,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_series_that_looks_for_a_knee_has_one_in_its_published_figures() {
+        for series in crate::model::validate::series::builtin().unwrap_or_else(|e| panic!("{e}")) {
+            let Some(share) = series.knee else { continue };
+            let published: Vec<_> =
+                series.points.iter().map(|p| (p.x, p.published.unwrap_or(f64::NAN))).collect();
+            assert!(knee(&published, share).is_some(), "{}", series.id);
+        }
+    }
+
+    #[test]
     fn a_knee_lies_between_the_points_around_it() {
         let curve = [(1.0, 10.0), (2.0, 10.0), (8.0, 5.0), (16.0, 2.0)];
         let at = knee(&curve, 0.75).expect("it falls");
