@@ -42,6 +42,7 @@ impl KernelProbes {
             },
             call: point.told.call.map(decode::call),
             t_ns: now_ns(),
+            late_ns: None,
             verdict,
         };
         if points.is_empty() {
@@ -128,6 +129,7 @@ fn absent(points: &[KernelPoint], why: &str) -> Vec<Probe> {
             place: String::new(),
             call: hook.call.map(decode::call),
             t_ns: now_ns(),
+            late_ns: None,
             verdict: Verdict::NotHere { why: why.to_owned() },
         })
         .collect()

@@ -153,6 +153,7 @@ impl LibraryProbes {
                 place: format!("{}+{:#x}", shown.display(), point.file_offset),
                 call: Some(decode::call(point.hook.call)),
                 t_ns: now_ns(),
+                late_ns: None,
                 verdict,
             });
         }

@@ -150,7 +150,14 @@ mod tests {
     use super::*;
 
     fn probe(name: &str, verdict: Verdict) -> Probe {
-        Probe { name: name.to_owned(), place: "/lib/x+0x10".to_owned(), call: None, t_ns: 1, verdict }
+        Probe {
+            name: name.to_owned(),
+            place: "/lib/x+0x10".to_owned(),
+            call: None,
+            t_ns: 1,
+            late_ns: None,
+            verdict,
+        }
     }
 
     fn text(probes: &[Probe]) -> String {

@@ -183,7 +183,9 @@ fn start(args: &Args, tap: Option<&Path>, session: &mut Session) -> Result<Optio
     }
     let paused = Paused::spawn_with(&command, user, &variables).with_context(named)?;
     session.watch_before_exec(paused.pid()).with_context(named)?;
-    session.prepare(likely_files(&command));
+    let mut files = likely_files(&command);
+    files.extend(tap.map(Path::to_owned));
+    session.prepare(files);
     Ok(Some(paused.release().map_err(|source| NotRun { program, source })?))
 }
 

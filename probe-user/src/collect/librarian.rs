@@ -35,8 +35,8 @@ const MAX_DULL: usize = 100_000;
 /// What the librarian is asked.
 #[derive(Debug)]
 enum Request {
-    /// Look at the libraries of a process, and keep an eye on it.
-    Watch(u32),
+    /// Look at the libraries of a process, and keep an eye on it; since when it has run unwatched, if we should have been first.
+    Watch(u32, Option<u64>),
     /// Keep an eye on a process that maps, so far, what a watched one does.
     Note(u32),
     /// This process is no more.
@@ -106,7 +106,12 @@ impl Librarian {
 
     /// Looks at a process now, and whenever it maps more code.
     pub fn watch(&mut self, pid: u32) {
-        self.ask(Request::Watch(pid));
+        self.ask(Request::Watch(pid, None));
+    }
+
+    /// The same for one that has become another program at that time: what it calls before the probes are in place is missed.
+    pub fn watch_anew(&mut self, pid: u32, since_ns: u64) {
+        self.ask(Request::Watch(pid, Some(since_ns)));
     }
 
     /// Looks at a process only when it maps more code: what a forked child has so far, its parent has too.
@@ -189,9 +194,9 @@ impl Worker {
             while matches!(bell.read(&mut rung), Ok(n) if n == rung.len()) {}
             for request in inbox.try_iter() {
                 match request {
-                    Request::Watch(pid) => {
+                    Request::Watch(pid, since_ns) => {
                         self.watched.insert(pid);
-                        self.look_at(pid);
+                        self.look_at(pid, since_ns);
                     }
                     Request::Note(pid) => {
                         self.watched.insert(pid);
@@ -276,7 +281,7 @@ impl Worker {
             self.look_at_everyone();
         } else {
             for pid in self.watched.clone() {
-                self.look_at(pid);
+                self.look_at(pid, None);
             }
         }
     }
@@ -284,15 +289,15 @@ impl Worker {
     fn look_at_everyone(&mut self) {
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-                self.look_at(pid);
+                self.look_at(pid, None);
             }
         }
     }
 
-    fn look_at(&mut self, pid: u32) {
+    fn look_at(&mut self, pid: u32, since_ns: Option<u64>) {
         // A process that is gone, or a kernel thread, maps nothing.
         for mapped in mapped_files(pid).unwrap_or_default() {
-            self.consider_mapped(&mapped, None);
+            self.consider_mapped(&mapped, since_ns);
         }
     }
 
@@ -311,7 +316,7 @@ impl Worker {
                 _ => Verdict::NotHere { why: error.to_string() },
             };
             let (name, place) = ("data-path:objects".to_owned(), String::new());
-            vec![Probe { name, place, call: None, t_ns: now_ns(), verdict }]
+            vec![Probe { name, place, call: None, t_ns: now_ns(), late_ns: None, verdict }]
         });
         self.tell(probes);
     }
@@ -332,8 +337,7 @@ impl Worker {
         }
         if let Some(data_path) = &mut self.data_path {
             for probe in data_path.library(&file, shown) {
-                let late = mapped_at.map(|at| probe.t_ns.saturating_sub(at));
-                let _ = self.outbox.send(Record::Probe(with_delay(probe, late)));
+                let _ = self.outbox.send(Record::Probe(with_delay(probe, mapped_at)));
             }
         }
         let image = Image::parse(&ReadCache::new(&file), &PREFIXES, &is_hooked).unwrap_or_default();
@@ -346,19 +350,14 @@ impl Worker {
         }
         let attached = self.probes.attach(&self.programs, id, file, shown, &image);
         for probe in attached.probes {
-            let late = mapped_at.map(|at| probe.t_ns.saturating_sub(at));
-            let _ = self.outbox.send(Record::Probe(with_delay(probe, late)));
+            let _ = self.outbox.send(Record::Probe(with_delay(probe, mapped_at)));
         }
     }
 }
 
 /// Says how long a library was in use before it was watched: what it did in between is not in the counts.
-fn with_delay(mut probe: Probe, late_ns: Option<u64>) -> Probe {
-    if let Some(late) = late_ns {
-        probe.place +=
-            &format!(" (attached {}.{} ms after it was mapped)", late / 1_000_000, late / 100_000 % 10);
-    }
-    probe
+fn with_delay(probe: Probe, mapped_at: Option<u64>) -> Probe {
+    Probe { late_ns: mapped_at.map(|at| probe.t_ns.saturating_sub(at)), ..probe }
 }
 
 const fn poll_entry(fd: RawFd) -> libc::pollfd {
@@ -375,11 +374,11 @@ mod tests {
             name: "ibv_reg_mr_iova2".to_owned(),
             place: "/lib/x+0x10".to_owned(),
             call: None,
-            t_ns: 1,
+            t_ns: 12_345_679,
+            late_ns: None,
             verdict: Verdict::Live,
         };
-        assert_eq!(with_delay(probe.clone(), None).place, "/lib/x+0x10");
-        let late = with_delay(probe, Some(12_345_678)).place;
-        assert_eq!(late, "/lib/x+0x10 (attached 12.3 ms after it was mapped)");
+        assert_eq!(with_delay(probe.clone(), None).late_ns, None);
+        assert_eq!(with_delay(probe, Some(1)).late_ns, Some(12_345_678));
     }
 }

@@ -287,6 +287,7 @@ impl Session {
             place: String::new(),
             call: None,
             t_ns: now_ns(),
+            late_ns: None,
             verdict: match no_mappings {
                 None => Verdict::Live,
                 Some(error) => Verdict::NotHere {
@@ -322,6 +323,7 @@ impl Session {
             place: String::new(),
             call: None,
             t_ns: now_ns(),
+            late_ns: None,
             verdict: verdict_on_loading(error),
         });
         self.pending.extend(broken.map(Record::Probe));
@@ -347,6 +349,7 @@ impl Session {
                 place: String::new(),
                 call: None,
                 t_ns: now_ns(),
+                late_ns: None,
                 verdict,
             };
             self.pending.push(Record::Probe(probe));
@@ -380,6 +383,7 @@ impl Session {
                 place: String::new(),
                 call,
                 t_ns: now_ns(),
+                late_ns: None,
                 verdict: verdict.clone(),
             })
         }));
@@ -419,7 +423,9 @@ impl Session {
                 self.sources.watch(id, false);
             }
             match kind {
-                MessageKind::Exec => probing.librarian.watch(message.header.tgid),
+                MessageKind::Exec => {
+                    probing.librarian.watch_anew(message.header.tgid, message.header.t_ns);
+                }
                 MessageKind::Fork => {
                     probing.stacks.forked(message.parent_tgid, message.header.tgid);
                     probing.librarian.note(message.header.tgid);

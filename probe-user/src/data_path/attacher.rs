@@ -158,6 +158,7 @@ impl Attacher {
                     place: format!("{}+{:#x}", site.path.display(), site.file_offset),
                     call: None,
                     t_ns: now_ns(),
+                    late_ns: None,
                     verdict: Verdict::NotHere { why: site.reason },
                 });
             }
@@ -324,6 +325,7 @@ fn told(point: &Point, shown: &Path, verdict: Verdict) -> Probe {
         place: format!("{}+{:#x} ({how})", shown.display(), point.offset),
         call: None,
         t_ns: now_ns(),
+        late_ns: None,
         verdict,
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::needed::needed;
 
 /// Name beginnings of the libraries looked for in search folders.
-const NAMES: [&str; 2] = ["libibverbs", "librdmacm"];
+const NAMES: [&str; 3] = ["libibverbs", "librdmacm", "librnic_emu"];
 const CACHE_MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 
 /// The verbs libraries the dynamic linker's cache knows.
@@ -19,18 +19,20 @@ pub fn cached_libraries() -> Vec<PathBuf> {
 }
 
 /// Files that may hold verbs for a command: what the cache knows, what is preloaded, and what lies in the search path
-/// of the environment or beside the program (`../lib`, as in a conda environment or an installation below `/opt`).
+/// of the environment or beside the program (`../lib`, as in a conda environment or an installation below `/opt`), or beside
+/// this one: programs that bring the emulated device preload it into themselves.
 pub fn candidates(program: Option<&Path>, preload: Option<&OsStr>, search: Option<&OsStr>) -> Vec<PathBuf> {
     let mut found: BTreeSet<PathBuf> = cached_libraries().into_iter().collect();
     if let Some(preload) = preload {
         found.extend(preloaded(preload));
     }
-    let beside = program.and_then(|program| {
+    let around = |program: &Path| {
         let folder = fs::canonicalize(program).ok()?.parent()?.to_owned();
-        Some([folder.join("../lib"), folder.join("../lib64"), folder.clone()])
-    });
-    for folder in search.map(std::env::split_paths).into_iter().flatten().chain(beside.into_iter().flatten())
-    {
+        Some([folder.join("../lib"), folder.join("../lib64"), folder.join("../lib/rdma-probe"), folder])
+    };
+    let beside =
+        program.and_then(around).into_iter().chain(std::env::current_exe().ok().as_deref().and_then(around));
+    for folder in search.map(std::env::split_paths).into_iter().flatten().chain(beside.flatten()) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();

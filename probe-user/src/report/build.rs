@@ -62,6 +62,7 @@ pub fn build(model: &Model, notes: Option<&Notes>, filter: &Filter) -> Report {
                 name: p.name.clone(),
                 place: p.place.clone(),
                 call: p.call.filter(|call| *call != Call::Unknown),
+                late_ns: p.late_ns,
                 verdict: p.verdict.clone(),
             })
             .filter(|p| p.verdict != Verdict::Unknown)

@@ -75,7 +75,8 @@ pub struct Window {
     pub to_ns: u64,
 }
 
-/// What was missed. `total` 0 means that every count is exact.
+/// What was missed. `total` 0 means that every count is exact, from the moment each probe was in place on: those that came late
+/// say so (`late_ns`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Lost {
     /// All of the following.
@@ -100,6 +101,9 @@ pub struct Probe {
     /// The call it counts, where it counts one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<Call>,
+    /// How long a process had already mapped its file when the probe got there: calls of that time are in no count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_ns: Option<u64>,
     /// The verdict, with its reason where it is not `live`.
     #[serde(flatten)]
     pub verdict: Verdict,

@@ -244,6 +244,10 @@ pub struct Probe {
     pub call: Option<Call>,
     /// When the verdict was reached.
     pub t_ns: u64,
+    /// How long a process had already mapped the file when the probe got there: what was called in that time is in no count.
+    /// Absent where the probe came first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_ns: Option<u64>,
     /// The verdict.
     #[serde(flatten)]
     pub verdict: Verdict,

@@ -191,6 +191,7 @@ impl Source for TapSource {
             place: LIBRARY.to_owned(),
             call: None,
             t_ns: now_ns(),
+            late_ns: None,
             verdict: Verdict::Live,
         }]
     }

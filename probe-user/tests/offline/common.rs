@@ -295,6 +295,7 @@ pub fn every_kind_of_record() -> Vec<Record> {
             place: "/lib/x.so+0x10".into(),
             call: Some(Call::RegMr),
             t_ns: 1,
+            late_ns: Some(2_000_000),
             verdict,
         })
     }));

@@ -84,7 +84,14 @@ fn events_after_the_last_sample_are_counted_when_the_recorder_was_killed() {
 #[test]
 fn what_no_probe_could_see_is_unavailable_and_never_zero() {
     let probe = |name: &str, call, verdict| {
-        Record::Probe(Probe { name: name.into(), place: String::new(), call: Some(call), t_ns: 0, verdict })
+        Record::Probe(Probe {
+            name: name.into(),
+            place: String::new(),
+            call: Some(call),
+            t_ns: 0,
+            late_ns: None,
+            verdict,
+        })
     };
     let report = report(&[
         probe("ibv_reg_mr_iova2", Call::RegMr, Verdict::Live),

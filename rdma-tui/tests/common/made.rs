@@ -93,6 +93,7 @@ impl Made {
             place: place.into(),
             call,
             t_ns,
+            late_ns: None,
             verdict,
         }));
     }
