@@ -28,6 +28,8 @@ fn main() {
         ("one process, posts not observed", 1, false),
         ("one process, posts observed", 1, true),
         ("100 processes, posts observed", 100, true),
+        ("1,000 processes, not observed", 1000, false),
+        ("1,000 processes, posts observed", 1000, true),
     ] {
         let model = host(processes, observed);
         let settings = Settings::default();
@@ -50,11 +52,10 @@ fn main() {
     }
 }
 
-/// CPU time of this thread.
+/// CPU time of this thread. Not from /proc: some kernels bring those figures up to date at each tick alone.
 fn cpu() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let ns = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    Duration::from_nanos(ns)
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// A host of [`QPS`] connected queue pairs, over so many processes.

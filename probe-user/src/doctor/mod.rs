@@ -131,8 +131,9 @@ fn settle(
     if !rules.contains(&rule.id) {
         rules.push(rule.id);
     }
+    // Processes come one after the other, so that one told of already is the last.
     if let Some(process) = process
-        && !processes.contains(&process.info.id.pid)
+        && processes.last() != Some(&process.info.id.pid)
     {
         processes.push(process.info.id.pid);
     }

@@ -1,5 +1,6 @@
 //! What a rule looks at: one process or the whole host, with what is looked up once for all rules.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use crate::model::{Model, ProcessModel, Qp};
@@ -17,7 +18,8 @@ pub const REGISTRATIONS: [Call; 2] = [Call::RegMr, Call::RegDmabufMr];
 /// Queue pairs named in a line of evidence.
 const NAMED: usize = 6;
 
-/// Figures of the whole host.
+/// Figures of the whole host. What takes a walk over all processes is worked out once, when the first rule asks.
+#[derive(Clone)]
 pub struct Host<'m> {
     /// Everything seen.
     pub model: &'m Model,
@@ -25,6 +27,8 @@ pub struct Host<'m> {
     pub qps: u64,
     /// The process that has most of them.
     pub most_qps: Option<ProcessId>,
+    traffic_classes: OnceCell<BTreeMap<u8, u64>>,
+    largest_region: OnceCell<u64>,
     pub(super) settings: &'m Settings,
     pub(super) rule: &'static str,
 }
@@ -36,18 +40,46 @@ impl<'m> Host<'m> {
             model,
             qps: model.processes.values().map(live).fold(0, u64::saturating_add),
             most_qps: model.processes.values().max_by_key(|p| live(p)).map(|p| p.info.id),
+            traffic_classes: OnceCell::new(),
+            largest_region: OnceCell::new(),
             settings,
             rule: "",
         }
     }
 
     pub(super) fn for_rule(&self, rule: &'static str) -> Self {
-        Self { rule, ..*self }
+        Self { rule, ..self.clone() }
     }
 
     /// The value of a threshold of the rule that is asking.
     pub fn limit(&self, threshold: &Threshold) -> f64 {
         self.settings.value(self.rule, threshold)
+    }
+
+    /// Live QPs of all processes by the traffic class they were given.
+    pub fn traffic_classes(&self) -> &BTreeMap<u8, u64> {
+        self.traffic_classes.get_or_init(|| {
+            let mut classes = BTreeMap::new();
+            let all = self.model.processes.values().flat_map(|process| process.queues.live());
+            for class in all.filter_map(|qp| qp.attributes.traffic_class) {
+                *classes.entry(class).or_default() += 1;
+            }
+            classes
+        })
+    }
+
+    /// Bytes of the largest region registered by any process, as far as its size class tells.
+    pub fn largest_region(&self) -> u64 {
+        *self.largest_region.get_or_init(|| {
+            let largest =
+                self.model.processes.values().filter_map(|p| p.registrations.sizes.iter().next_back());
+            largest
+                .map(|(class, size)| {
+                    (size.bytes / size.count.max(1)).max(1_u64 << (*class).clamp(1, 62) >> 1)
+                })
+                .max()
+                .unwrap_or(0)
+        })
     }
 
     /// Ports with their devices.

@@ -1,6 +1,8 @@
 //! The posts and polls of one process, summed up once for all rules, and how far they can be trusted.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::ops::Deref;
 
 use crate::model::{ProcessModel, Queue};
 use crate::report::units;
@@ -8,15 +10,38 @@ use crate::sample::{Counting, ObservedBy, Opcode, QueueCounts, QueueDetail, Queu
 
 use super::finding::Evidence;
 
+/// A queue's counts. Two words, not the counts themselves: every rule walks over all queues.
+pub enum Counts<'m> {
+    /// As the model has them.
+    Whole(&'m QueueCounts),
+    /// Those within the window of interest.
+    Window(Box<QueueCounts>),
+}
+
+impl Deref for Counts<'_> {
+    type Target = QueueCounts;
+
+    fn deref(&self) -> &QueueCounts {
+        match self {
+            Self::Whole(counts) => counts,
+            Self::Window(counts) => counts,
+        }
+    }
+}
+
 /// A queue and its counts.
-pub type Lane<'m> = (&'m Queue, Cow<'m, QueueCounts>);
+pub type Lane<'m> = (&'m Queue, Counts<'m>);
 
 /// Posts and polls of a process.
 pub struct Traffic<'m> {
     /// All queues together.
-    pub all: QueueCounts,
+    pub all: Cow<'m, QueueCounts>,
     /// Queue by queue, those that ended included.
     pub queues: Vec<Lane<'m>>,
+    /// The QPs among them that posted sends.
+    sending: Vec<usize>,
+    /// Their counts together, once a rule asks.
+    sent: OnceCell<QueueCounts>,
     /// What the counts stand for.
     pub counting: Counting,
     /// Share of the calls that were looked at.
@@ -30,9 +55,18 @@ impl<'m> Traffic<'m> {
         if path.observed.by == ObservedBy::Nothing && path.queues().next().is_none() {
             return None;
         }
+        let seen = |queue: &'m Queue| match queue.tally.seen() {
+            Cow::Borrowed(counts) => Counts::Whole(counts),
+            Cow::Owned(counts) => Counts::Window(Box::new(counts)),
+        };
+        let queues: Vec<Lane<'m>> = path.queues().map(|queue| (queue, seen(queue))).collect();
+        let sends = |(_, (queue, counts)): &(usize, &Lane<'_>)| queue.kind == QueueKind::Qp && counts.wrs > 0;
+        let sending = queues.iter().enumerate().filter(sends).map(|(place, _)| place).collect();
         Some(Self {
-            all: path.totals.counts(),
-            queues: path.queues().map(|queue| (queue, queue.tally.seen())).collect(),
+            all: path.totals.seen(),
+            queues,
+            sending,
+            sent: OnceCell::new(),
             counting: path.observed.counting,
             share: path.observed.share,
         })
@@ -40,7 +74,7 @@ impl<'m> Traffic<'m> {
 
     /// QPs that posted sends.
     pub fn senders(&self) -> impl Iterator<Item = &Lane<'m>> {
-        self.queues.iter().filter(|(queue, counts)| queue.kind == QueueKind::Qp && counts.wrs > 0)
+        self.sending.iter().filter_map(|place| self.queues.get(*place))
     }
 
     /// CQs that were polled.
@@ -50,17 +84,18 @@ impl<'m> Traffic<'m> {
 
     /// The QPs for which something holds, with the sum of their counts and their numbers as evidence.
     pub fn those(&self, holds: impl Fn(&Queue, &QueueCounts) -> bool) -> Option<Those> {
-        let (mut sum, mut n, mut qpns) = (QueueCounts::default(), 0_u64, Vec::new());
-        for (queue, counts) in self.senders().filter(|(queue, counts)| holds(queue, counts)) {
-            sum.add(counts);
-            n += 1;
-            if qpns.len() < 6 {
-                qpns.push(queue.number);
-            }
-        }
-        if n == 0 {
+        let found: Vec<&Lane<'_>> = self.senders().filter(|(queue, counts)| holds(queue, counts)).collect();
+        if found.is_empty() {
             return None;
         }
+        let n = found.len() as u64;
+        let qpns: Vec<u32> = found.iter().take(6).map(|(queue, _)| queue.number).collect();
+        // What holds for one queue pair often holds for all, and thousands are not to be added up again for each rule.
+        let sum = if found.len() == self.sending.len() {
+            self.sent.get_or_init(|| sum_of(self.senders())).clone()
+        } else {
+            sum_of(found.iter().copied())
+        };
         let mut text = format!("QPN {}", qpns.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
         if n > qpns.len() as u64 {
             text.push_str(&format!(" and {} more", units::count(n - qpns.len() as u64)));
@@ -98,6 +133,12 @@ impl<'m> Traffic<'m> {
         };
         Some(Evidence { text, qpns: Vec::new() })
     }
+}
+
+fn sum_of<'a, 'm: 'a>(lanes: impl Iterator<Item = &'a Lane<'m>>) -> QueueCounts {
+    let mut sum = QueueCounts::default();
+    lanes.for_each(|(_, counts)| sum.add(counts));
+    sum
 }
 
 /// Some QPs of a process.

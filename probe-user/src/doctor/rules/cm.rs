@@ -49,22 +49,23 @@ pub static REFUSED: Rule = Rule {
 
 fn slow(subject: &Subject<'_>) -> Verdict {
     let limit = (subject.limit(&SLOW_MS) * 1e6) as u64;
-    let mut case = Case::new(Severity::Warning, Confidence::High, SLOW.title);
-    let mut slow = false;
+    let mut case: Option<Case> = None;
     for (step, latency) in &subject.process.cm.steps_ns {
         let (Some(median), Some(late)) = (latency.quantile(0.5), latency.quantile(0.99)) else { continue };
         if late >= limit {
-            slow = true;
-            case = case.because(format!(
+            let line = format!(
                 "{}: {} in the median, {} in one of a hundred ({})",
                 step.name(),
                 duration(median),
                 duration(late),
                 count(latency.total())
-            ));
+            );
+            let begun =
+                case.take().unwrap_or_else(|| Case::new(Severity::Warning, Confidence::High, SLOW.title));
+            case = Some(begun.because(line));
         }
     }
-    if slow { case.found() } else { Verdict::Clear }
+    case.map_or(Verdict::Clear, Case::found)
 }
 
 fn refused(subject: &Subject<'_>) -> Verdict {

@@ -186,14 +186,7 @@ fn beyond_reach(subject: &Subject<'_>) -> Verdict {
     };
     let Some(those) = traffic.those(|_, counts| jumps(counts)) else { return Verdict::Clear };
     // The peer's region is known only where the peer is on this host; the largest of them is the best guess.
-    let largest = subject
-        .model
-        .processes
-        .values()
-        .filter_map(|p| p.registrations.sizes.iter().next_back())
-        .map(|(class, size)| (size.bytes / size.count.max(1)).max(1_u64 << (*class).clamp(1, 62) >> 1))
-        .max()
-        .unwrap_or(0);
+    let largest = subject.host.largest_region();
     let huge =
         subject.facts().map_or(0, |f| f.hugetlb_bytes.unwrap_or(0).saturating_add(f.thp_bytes.unwrap_or(0)));
     let page: u64 = if huge * 2 >= largest { 2 << 20 } else { 4096 };

@@ -218,11 +218,7 @@ fn reads_one(subject: &Subject<'_>) -> Verdict {
 }
 
 fn traffic_class(subject: &Subject<'_>) -> Verdict {
-    let mut classes = std::collections::BTreeMap::<u8, u64>::new();
-    let all = subject.model.processes.values().flat_map(|process| process.queues.live());
-    for class in all.filter_map(|qp| qp.attributes.traffic_class) {
-        *classes.entry(class).or_default() += 1;
-    }
+    let classes = subject.host.traffic_classes();
     let total: u64 = classes.values().sum();
     let Some((class, n)) = classes.iter().filter(|(class, _)| **class != 0).max_by_key(|(_, n)| **n) else {
         return Verdict::Clear;

@@ -133,11 +133,6 @@ fn waits(exponent: u8) -> String {
 
 fn rnr_timer_zero(subject: &Subject<'_>) -> Verdict {
     let zero = |qp: &Qp| qp.attributes.min_rnr_timer == Some(0);
-    let naks = subject.host.grown_in_all(&["rnr_nak_retry_err", "rcvd_rnr_err", "send_rnr_err"]);
-    let met = (naks > 0).then(|| Evidence {
-        text: format!("{naks} receiver-not-ready events on the host's ports meanwhile"),
-        qpns: Vec::new(),
-    });
     let case = case(
         subject,
         Severity::Warning,
@@ -145,7 +140,13 @@ fn rnr_timer_zero(subject: &Subject<'_>) -> Verdict {
         |n| format!("{n} would wait 655 ms for a receive that is late"),
         zero,
     );
-    verdict(case.map(|case| case.because_of(met)))
+    verdict(case.map(|case| {
+        let naks = subject.host.grown_in_all(&["rnr_nak_retry_err", "rcvd_rnr_err", "send_rnr_err"]);
+        case.because_of((naks > 0).then(|| Evidence {
+            text: format!("{naks} receiver-not-ready events on the host's ports meanwhile"),
+            qpns: Vec::new(),
+        }))
+    }))
 }
 
 fn rnr_retry_zero(subject: &Subject<'_>) -> Verdict {

@@ -102,7 +102,9 @@ fn change_failed(subject: &Subject<'_>) -> Verdict {
 }
 
 fn peer_unresolved(subject: &Subject<'_>) -> Verdict {
-    let unresolved = |qp: &crate::model::Qp| qp.transitions.iter().any(|t| UNRESOLVED.contains(&t.errno));
+    let unresolved = |qp: &crate::model::Qp| {
+        qp.failed_changes > 0 && qp.transitions.iter().any(|t| UNRESOLVED.contains(&t.errno))
+    };
     let Some((n, which)) = subject.those(unresolved) else { return Verdict::Clear };
     let mut case = Case::new(
         Severity::Problem,
