@@ -116,11 +116,15 @@ fn steady(records: &[Record]) {
     let mut app = App::new(Origin::Live);
     app.page = Page::Queues;
     let mut buffer = Buffer::empty(Rect::new(0, 0, 200, 60));
+    let mut judging = Vec::new();
     let (mut seconds, mut busy, mut warm) = (0_u32, Duration::ZERO, false);
     for record in records {
         let begun = cpu();
         world.push(record);
         if matches!(record, Record::Sample(_)) {
+            let before = cpu();
+            world.diagnose();
+            judging.push(cpu() - before);
             buffer.reset();
             app.refresh(&world);
             view::draw(&mut buffer, &app, &world, &theme);
@@ -139,6 +143,12 @@ fn steady(records: &[Record]) {
         "steady: {:.2} ms of CPU per second of live data, {share:.2} % of a core (terminal output not counted)",
         share * 10.0
     );
+    judging.sort_unstable();
+    if let (Some(median), Some(longest)) = (judging.get(judging.len() / 2), judging.last()) {
+        println!(
+            "of which the rules, beside collection: {median:.2?} per sample in the median, {longest:.2?} at most"
+        );
+    }
 }
 
 /// CPU time of this thread: what a frame costs, whatever else the machine does.

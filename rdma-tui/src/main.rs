@@ -164,6 +164,8 @@ fn watch(cli: &Cli) -> Result<World> {
             shared.take_change();
         }
     }
+    // Whatever came since the last sample was judged.
+    shared.diagnose();
     let world = shared.read().clone();
     Ok(world)
 }

@@ -5,9 +5,11 @@ mod common;
 
 use std::path::Path;
 
+use probe_user::doctor;
 use probe_user::replay::{Window, replay};
 use probe_user::report::{self, Filter, Report};
 use probe_user::trace::Reader;
+use rdma_tui::app::world::World;
 use rdma_tui::feed;
 use rdma_tui::output::json;
 use serde_json::Value;
@@ -25,9 +27,19 @@ fn row_of(rows: &[Value], pid: u32) -> &Value {
     rows.iter().find(|row| row["pid"] == pid).unwrap_or_else(|| panic!("pid {pid} is not shown"))
 }
 
+/// The findings on screen are those of `doctor --json` of the same trace, one for one.
+fn check_findings(path: &Path, world: &World) {
+    let model = replay(Reader::open(path).unwrap(), Window::default()).unwrap();
+    let document =
+        doctor::Document::new(doctor::examine(&model, &doctor::Settings::default()), model.duration_ns());
+    let told = serde_json::to_value(&document).unwrap();
+    assert_eq!(serde_json::to_value(world.findings()).unwrap(), told["findings"]);
+}
+
 fn check(path: &Path) {
     let report = serde_json::to_value(report_of(path)).unwrap();
     let world = feed::replay::load(path, None).unwrap();
+    check_findings(path, &world);
     let shown = json::everything(&world);
     let processes = report["processes"].as_array().unwrap();
     assert!(!processes.is_empty());
@@ -190,6 +202,7 @@ fn a_moment_in_the_middle_is_the_trace_cut_there() {
             break;
         }
     }
+    check_findings(&common::file(folder.path(), "cut.trace", &cut), &middle);
     let cut = common::world(&cut);
     assert_eq!(middle.model, cut.model);
     assert_eq!(middle.history.last(), cut.history.last());

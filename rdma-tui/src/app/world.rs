@@ -1,7 +1,6 @@
 //! Everything the dashboard knows at one moment: the model, its history, and where the records come from.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
 
 use probe_user::doctor::{self, Finding};
 use probe_user::model::Model;
@@ -82,9 +81,10 @@ pub struct World {
     pub workloads: Board,
     /// Changes whenever anything above does.
     pub generation: u64,
-    /// What is wrong, looked for when somebody asks: while a trace is read nobody does. It rests on the model alone, so
-    /// that only a record makes it stale, not the progress of a workload.
-    findings: OnceLock<Vec<Finding>>,
+    /// Records taken in.
+    records: u64,
+    /// What is wrong, the worst first, as it was after so many records.
+    findings: Option<(u64, Vec<Finding>)>,
 }
 
 impl World {
@@ -97,7 +97,7 @@ impl World {
     /// Takes in the next record.
     pub fn push(&mut self, record: &Record) {
         self.touch();
-        self.findings.take();
+        self.records += 1;
         let before = self.model.interval.1;
         self.model.push(record);
         match record {
@@ -124,8 +124,54 @@ impl World {
         self.generation += 1;
     }
 
-    /// What is wrong, the worst first.
+    /// Looks for what is wrong now. It takes milliseconds on a large host: for who collects, never for who draws.
+    pub fn diagnose(&mut self) {
+        let findings = doctor::find(&self.model);
+        self.found(self.records, findings);
+    }
+
+    /// Records taken in so far; names the moment that a diagnosis is of.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Takes over what is wrong after `records` records, unless something newer is known; says whether that is news.
+    pub fn found(&mut self, records: u64, findings: Vec<Finding>) -> bool {
+        match &mut self.findings {
+            Some((known, _)) if *known > records => return false,
+            Some((known, same)) if *same == findings => {
+                *known = records;
+                return false;
+            }
+            known => *known = Some((records, findings)),
+        }
+        self.touch();
+        true
+    }
+
+    /// Whether anything was judged yet.
+    pub fn is_judged(&self) -> bool {
+        self.findings.is_some()
+    }
+
+    /// What is wrong, the worst first, as of the latest sample.
     pub fn findings(&self) -> &[Finding] {
-        self.findings.get_or_init(|| doctor::find(&self.model))
+        self.findings.as_ref().map(|(_, findings)| findings.as_slice()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_diagnosis_does_not_replace_a_newer_one() {
+        let mut world = World::new(Origin::Live, "test");
+        assert!(!world.is_judged());
+        let findings = doctor::find(&world.model);
+        assert!(world.found(7, findings.clone()) && world.is_judged());
+        let shown = world.generation;
+        assert!(!world.found(6, Vec::new()) && !world.found(8, findings));
+        assert_eq!((world.findings.as_ref().map(|(at, _)| *at), world.generation), (Some(8), shown));
     }
 }

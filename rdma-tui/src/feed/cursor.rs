@@ -73,8 +73,9 @@ impl Cursor {
         (self.size > 0).then(|| (self.read.load(Ordering::Relaxed) as f64 / self.size as f64).min(1.0))
     }
 
-    /// Tells the world where it now stands.
+    /// Tells the world where it now stands, and what is wrong there.
     pub fn arrived(&self, world: &mut World) {
+        world.diagnose();
         world.source.status = Status::Standing;
         world.source.loaded = None;
         if self.at_end {

@@ -11,6 +11,7 @@ use probe_user::trace::Reader;
 
 use super::Shared;
 use super::collector::{self, Collector, StartError, Targets};
+use super::judge::Judge;
 use super::recorder::Recorder;
 use crate::app::world::Status;
 
@@ -20,6 +21,7 @@ pub struct Live {
     collector: u32,
     recorder: Arc<Mutex<Recorder>>,
     shared: Shared,
+    judge: Judge,
 }
 
 /// Starts collecting from `targets`; what the collector prints goes to `log`.
@@ -27,13 +29,15 @@ pub struct Live {
 /// # Errors
 /// When it cannot start: with the collector's own words.
 pub fn start(targets: &Targets, log: &Path, shared: Shared) -> Result<Live, StartError> {
+    let thread_failed = |reason| StartError::System { what: "start a thread".to_owned(), reason };
     let (collector, trace) = Collector::start(targets, log)?;
-    let live = Live { collector: collector.pid(), recorder: Arc::default(), shared };
+    let judge = Judge::start(shared.clone()).map_err(thread_failed)?;
+    let live = Live { collector: collector.pid(), recorder: Arc::default(), shared, judge };
     let (for_thread, log) = (live.clone(), log.to_owned());
     thread::Builder::new()
         .name("collect".to_owned())
         .spawn(move || for_thread.run(collector, trace, log))
-        .map_err(|reason| StartError::System { what: "start a thread".to_owned(), reason })?;
+        .map_err(thread_failed)?;
     Ok(live)
 }
 
@@ -42,6 +46,7 @@ pub fn start(targets: &Targets, log: &Path, shared: Shared) -> Result<Live, Star
 /// # Errors
 /// When no thread can be started.
 pub fn from_stdin(shared: Shared) -> std::io::Result<()> {
+    let judge = Judge::start(shared.clone())?;
     thread::Builder::new().name("collect".to_owned()).spawn(move || {
         let outcome = Reader::open(Path::new("-")).and_then(|mut reader| {
             shared.change(|world| world.source.status = Status::Running);
@@ -49,9 +54,13 @@ pub fn from_stdin(shared: Shared) -> std::io::Result<()> {
                 let record = record?;
                 shared.write().push(&record);
                 shared.announce();
+                if matches!(record, Record::Sample(_)) {
+                    judge.sampled();
+                }
                 Ok(())
             })
         });
+        shared.diagnose();
         let status = match outcome {
             Ok(()) => Status::Ended(end_of(&shared)),
             Err(error) => Status::Failed(error.to_string()),
@@ -71,6 +80,8 @@ impl Live {
                 Ok(())
             })
         });
+        // What came after the last sample counts too, before anybody is told that this is all.
+        self.shared.diagnose();
         let footer = self.shared.read().model.footer.is_some();
         let ended = collector.wait();
         let status = match outcome {
@@ -98,6 +109,9 @@ impl Live {
         }
         drop(world);
         self.shared.announce();
+        if matches!(record, Record::Sample(_)) {
+            self.judge.sampled();
+        }
     }
 
     fn recorder(&self) -> MutexGuard<'_, Recorder> {

@@ -5,6 +5,7 @@
 
 pub mod collector;
 mod cursor;
+mod judge;
 pub mod live;
 mod queues_before;
 pub mod recorder;
@@ -14,6 +15,8 @@ pub mod workloads;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use probe_user::doctor;
 
 use crate::app::key::Key;
 use crate::app::world::{Status, World};
@@ -69,6 +72,18 @@ impl Shared {
         world.touch();
         drop(world);
         self.announce();
+    }
+
+    /// Looks for what is wrong in the world as it is. The rules look at it beside whoever draws it; what they found goes
+    /// in afterwards.
+    pub fn diagnose(&self) {
+        let (records, findings) = {
+            let world = self.read();
+            (world.records(), doctor::find(&world.model))
+        };
+        if self.write().found(records, findings) {
+            self.announce();
+        }
     }
 
     /// Tells the main loop that the world has changed. Never waits: where the inputs before it fill the channel, they

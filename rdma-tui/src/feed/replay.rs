@@ -189,6 +189,7 @@ impl Replay {
             }
             if shown.elapsed() >= SHOW_EVERY {
                 self.shared.change(|world| world.source.loaded = self.cursor.share_read());
+                self.shared.diagnose();
                 shown = Instant::now();
             }
         }
@@ -199,6 +200,7 @@ impl Replay {
     fn failed(&mut self, error: &ReadError) {
         self.cursor.at_end = true;
         self.shared.change(|world| {
+            world.diagnose();
             world.source.moments = Some(world.source.moment);
             world.source.loaded = None;
             world.source.status = Status::Failed(error.to_string());

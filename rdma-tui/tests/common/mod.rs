@@ -14,6 +14,7 @@ use rdma_tui::app::world::{Origin, Status, World};
 pub fn world(records: &[Record]) -> World {
     let mut world = World::new(Origin::Replay, "made.trace");
     records.iter().for_each(|record| world.push(record));
+    world.diagnose();
     world.source.moments = Some(world.source.moment);
     world.source.status = Status::Standing;
     world

@@ -16,6 +16,9 @@ fn none(context: Context<'_>) -> String {
     if context.world.model.processes.is_empty() {
         return super::nothing_yet(context, "nothing was seen that could be judged");
     }
+    if !context.world.is_judged() {
+        return "what was seen so far is judged with the first sample".to_owned();
+    }
     "no finding: none of the rules on what was seen fires".to_owned()
 }
 
