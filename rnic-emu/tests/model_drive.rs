@@ -226,7 +226,12 @@ fn a_range_holds_the_prediction_and_says_what_it_hangs_on() {
     let prediction = predict();
     assert!(prediction.low <= prediction.median && prediction.median <= prediction.high);
     assert!(prediction.low > 1.5 && prediction.low < prediction.ratio && prediction.ratio < prediction.high);
-    assert!(prediction.varied > 30 && prediction.drivers.len() == 3);
+    assert!(prediction.varied > 30 && prediction.drivers.len() <= 3);
+    let names: Vec<_> = prediction.drivers.iter().map(|(name, _)| *name).collect();
+    assert!(
+        names.iter().any(|name| name.starts_with("mtt.")),
+        "{names:?}: 4 KiB pages miss the translation cache"
+    );
     assert_eq!(prediction, predict());
 }
 

@@ -107,7 +107,9 @@ pub fn outcome(outcome: &Outcome) -> String {
         out.push_str(&format!("    {}: {}\n", effect.metric.name(), effect.verdict));
         if let Some(model) = effect.prediction.as_ref().filter(|_| effect.standing == Standing::Modelled) {
             let drivers: Vec<_> = model.drivers.iter().map(|(name, _)| name.as_str()).collect();
-            out.push_str(&format!("    most sensitive to: {}\n", drivers.join(", ")));
+            let drivers =
+                if drivers.is_empty() { "nothing in particular".to_owned() } else { drivers.join(", ") };
+            out.push_str(&format!("    most sensitive to: {drivers}\n"));
         }
         if effect.standing == Standing::Modelled {
             out.push_str(&format!("    wall clock: {}\n", effect.measured.text()));

@@ -19,7 +19,8 @@ pub struct Prediction {
     pub high: f64,
     /// Parameters that were varied.
     pub varied: usize,
-    /// Those that matter most: name, and the correlation of their value with the ratio.
+    /// Those that matter most, at most three: name, and the figure at the top of the parameter's range over that at the bottom,
+    /// all others at the profile's own values.
     pub drivers: Vec<(&'static str, f64)>,
 }
 
@@ -56,10 +57,11 @@ pub fn spread<E>(
         }
         ratios.push(figure(&sample)?);
     }
-    let mut drivers: Vec<_> =
-        draws.iter().map(|(key, values)| (key.def().name, correlation(values, &ratios))).collect();
-    drivers.sort_by(|x, y| y.1.abs().total_cmp(&x.1.abs()));
-    drivers.truncate(3);
+    let mut suspects: Vec<_> =
+        draws.iter().map(|(key, values)| (*key, correlation(values, &ratios).abs())).collect();
+    suspects.sort_by(|x, y| y.1.total_cmp(&x.1));
+    suspects.truncate(SUSPECTS);
+    let drivers = drivers(profile, suspects.into_iter().map(|(key, _)| key), &figure)?;
     ratios.sort_by(f64::total_cmp);
     let at = |share: f64| ratios[((samples - 1) as f64 * share).round() as usize];
     Ok(Prediction {
@@ -70,6 +72,35 @@ pub fn spread<E>(
         varied: draws.len(),
         drivers,
     })
+}
+
+/// Parameters looked at one by one: with few draws, some that do nothing correlate by chance.
+const SUSPECTS: usize = 8;
+/// A parameter that changes the figure by less than this over its whole range does not drive it.
+const NEGLIGIBLE: f64 = 0.01;
+
+/// Of these parameters those that change the figure by themselves, the strongest first.
+fn drivers<E>(
+    profile: &Profile,
+    suspects: impl Iterator<Item = Key>,
+    figure: &impl Fn(&Profile) -> Result<f64, E>,
+) -> Result<Vec<(&'static str, f64)>, E> {
+    let mut found = Vec::new();
+    for key in suspects {
+        let (low, high) = profile.param(key).range;
+        let at = |value| {
+            let mut one = profile.clone();
+            let _ = one.set(key, value);
+            figure(&one)
+        };
+        let effect = at(high)? / at(low)?.max(f64::MIN_POSITIVE);
+        if effect.is_finite() && effect > 0.0 && (effect - 1.0).abs() > NEGLIGIBLE {
+            found.push((key.def().name, effect));
+        }
+    }
+    found.sort_by(|x, y| y.1.ln().abs().total_cmp(&x.1.ln().abs()));
+    found.truncate(3);
+    Ok(found)
 }
 
 /// For each uncertain parameter, one value from each of `samples` equal parts of its range, in random order.

@@ -157,7 +157,7 @@ pub struct Prediction {
     pub high: f64,
     /// Parameters that were varied.
     pub varied: usize,
-    /// Those that matter most, with the correlation of their value and the ratio.
+    /// Those that matter most, with the ratio at the top of their range over that at the bottom.
     pub drivers: Vec<(String, f64)>,
 }
 

@@ -63,7 +63,6 @@ keys! {
     PuPacket, "pu.packet", "ns", 0.0, 1e7, false, "A unit is taken this long by each further packet of a message.";
     QpReads, "qp.reads", "", 1.0, 256.0, true, "READs and atomics a QP may have outstanding.";
     QpReadGap, "qp.read_gap", "ns", 0.0, 1e7, false, "Least time between two READs of one QP, while the unit goes on to other QPs.";
-    QpInline, "qp.inline", "B", 0.0, 4096.0, true, "Largest payload that can go inside a WQE.";
     QpContextBytes, "qp.context", "B", 1.0, 65536.0, true, "Context memory of a QP.";
     CqContextBytes, "cq.context", "B", 1.0, 65536.0, true, "Context memory of a CQ (its ring lies in host memory).";
     WqePrefetch, "wqe.prefetch", "", 1.0, 1024.0, true, "WQEs brought in by one DMA read when a list was posted.";
