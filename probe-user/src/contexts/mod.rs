@@ -5,7 +5,7 @@
 //! only, present pages only, within a budget. Each function is named by the file it lies in, so that a probe can be
 //! attached there, also in another mount namespace.
 
-mod layout;
+pub(crate) mod layout;
 mod live;
 mod memory;
 mod regions;

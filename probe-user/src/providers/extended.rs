@@ -11,34 +11,13 @@ use iced_x86::Register;
 use super::flow::{Act, Object, acts};
 use super::library::Library;
 use super::{FoundBy, Role};
+use crate::contexts::layout::{CQ_EX, QP_EX};
 
-/// Fields of `struct ibv_qp_ex` on x86-64, in bytes.
-const QP_FIELDS: [(u64, Role); 18] = [
-    (184, Role::WrAtomicCmpSwp),
-    (192, Role::WrAtomicFetchAdd),
-    (200, Role::WrBindMw),
-    (208, Role::WrLocalInv),
-    (216, Role::WrRdmaRead),
-    (224, Role::WrRdmaWrite),
-    (232, Role::WrRdmaWriteImm),
-    (240, Role::WrSend),
-    (248, Role::WrSendImm),
-    (256, Role::WrSendInv),
-    (264, Role::WrSendTso),
-    (288, Role::WrSetInlineData),
-    (296, Role::WrSetInlineDataList),
-    (304, Role::WrSetSge),
-    (312, Role::WrSetSgeList),
-    (320, Role::WrStart),
-    (328, Role::WrComplete),
-    (336, Role::WrAbort),
-];
-/// The first of them, `wr_atomic_cmp_swp`.
+/// The first function of `struct ibv_qp_ex`, `wr_atomic_cmp_swp`.
 const QP_FIRST: u64 = 184;
 /// Behind `wr_abort`; only devices with atomics have a function there (`wr_atomic_write`).
 const QP_END: u64 = 344;
-/// Fields of `struct ibv_cq_ex`: the three that walk a completion queue, and the first of those that read an entry.
-const CQ_FIELDS: [(u64, Role); 3] = [(144, Role::StartPoll), (152, Role::NextPoll), (160, Role::EndPoll)];
+/// Behind the three that walk a completion queue, the first of those that read an entry.
 const CQ_READ_OPCODE: u64 = 168;
 /// The last field of `struct ibv_cq_ex`.
 const CQ_LAST_FIELD: u64 = 280;
@@ -78,8 +57,7 @@ fn queue_pair(fields: &Fields) -> Option<Vec<(Role, u64, FoundBy)>> {
     let has = |field: u64| fields.contains_key(&field);
     let fits = |shift: &u64| {
         let frame = [320, 328, 336].map(|field| field + shift);
-        let builders =
-            QP_FIELDS.iter().map(|(f, _)| f + shift).filter(|f| !frame.contains(f) && has(*f)).count();
+        let builders = QP_EX.iter().map(|(f, _)| f + shift).filter(|f| !frame.contains(f) && has(*f)).count();
         let before = fields.range(*shift..QP_FIRST + shift).next().is_none();
         frame.into_iter().all(has) && builders >= 3 && before
     };
@@ -87,15 +65,15 @@ fn queue_pair(fields: &Fields) -> Option<Vec<(Role, u64, FoundBy)>> {
     let begins = |shift: &&u64| has(QP_FIRST + **shift) && !has(QP_FIRST - 8 + **shift);
     let ends = |shift: &&u64| !has(QP_END + **shift);
     let shift = shifts.iter().find(begins).or_else(|| shifts.iter().find(ends))?;
-    Some(named(fields, &QP_FIELDS, *shift))
+    Some(named(fields, &QP_EX, *shift))
 }
 
 /// Every provider has its `ibv_cq_ex` first in its own struct. A shift must not be tried here: the fields that read an
 /// entry look like the poll functions three fields on.
 fn completion_queue(fields: &Fields) -> Option<Vec<(Role, u64, FoundBy)>> {
     let has = |field: u64| fields.contains_key(&field);
-    let whole = CQ_FIELDS.iter().all(|(field, _)| has(*field)) && has(CQ_READ_OPCODE);
-    (whole && fields.keys().all(|at| *at <= CQ_LAST_FIELD)).then(|| named(fields, &CQ_FIELDS, 0))
+    let whole = CQ_EX.iter().all(|(field, _)| has(*field)) && has(CQ_READ_OPCODE);
+    (whole && fields.keys().all(|at| *at <= CQ_LAST_FIELD)).then(|| named(fields, &CQ_EX, 0))
 }
 
 fn named(fields: &Fields, roles: &[(u64, Role)], shift: u64) -> Vec<(Role, u64, FoundBy)> {
