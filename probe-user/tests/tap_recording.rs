@@ -11,6 +11,7 @@ use probe_user::model::Model;
 use probe_user::replay::{Window, replay};
 use probe_user::report::{Filter, Process, Report, build};
 use probe_user::trace::Reader;
+use serde_json::Value;
 use support::{RECORDER, is_root};
 
 /// A preloadable library, two folders up from the test program: `cargo test` does not build one that nothing links.
@@ -169,4 +170,25 @@ fn a_file_size_limit_too_small_for_a_trace_is_said_before_the_command_runs() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("ulimit -f") && !mark.exists(), "{said}");
+}
+
+#[test]
+fn a_recording_ends_with_the_findings_of_its_doctor() {
+    let setting = Setting::new();
+    // Every request signalled, many of them under way: what there is to find.
+    setting.record(&[], &both("ib_write_bw", "-n 20000 -s 64 -Q 1", 18_731));
+    let doctor =
+        Command::new(RECORDER).args(["doctor", "--json"]).arg(setting.trace()).output().expect("doctor runs");
+    let told: Value = serde_json::from_slice(&doctor.stdout).expect("a document");
+    let lines = std::fs::read_to_string(setting.trace()).expect("a trace");
+    let mut records: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    assert_eq!(records.pop().expect("records")["kind"], "footer");
+    let mut written: Vec<Value> = Vec::new();
+    for mut record in records.into_iter().filter(|record| record["kind"] == "finding") {
+        record.as_object_mut().expect("an object").remove("kind");
+        written.push(record);
+    }
+    assert!(written.iter().any(|finding| finding["id"] == "everything-signalled"), "{written:#?}");
+    assert_eq!(Value::from(written), told["findings"]);
 }

@@ -89,6 +89,14 @@ pub fn emu_matrix(matrix: &EmuMatrix) -> Result<u8> {
 /// # Errors
 /// When something does not build or cargo cannot be started.
 pub fn gallery() -> Result<u8> {
+    Err(gallery_command()?.exec()).context("cannot start cargo")
+}
+
+/// The command that runs the gallery, after the programs it needs were built.
+///
+/// # Errors
+/// When something does not build.
+pub fn gallery_command() -> Result<Command> {
     let mut build = command::cargo();
     build.args(["build", "--quiet", "--package", "workloads", "--package", "rnic-emu-preload"]);
     command::run(&mut build)?;
@@ -103,7 +111,7 @@ pub fn gallery() -> Result<u8> {
         "--",
         "--include-ignored",
     ]);
-    Err(cargo.exec()).context("cannot start cargo")
+    Ok(cargo)
 }
 
 /// Runs a reference workload.

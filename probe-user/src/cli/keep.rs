@@ -6,12 +6,17 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use probe_user::sample::{Footer, Header, Record};
+use probe_user::doctor;
+use probe_user::model::Model;
+use probe_user::sample::{Footer, Header, Judgement, Record};
 use probe_user::trace::{Extent, Options, Ring, Rotating, Rotation, Summary, WriteError, Writer, numbered};
 use probe_user::trigger::{Trigger, Watch};
 
 use super::UsageError;
 use super::time::parse_duration;
+
+/// Findings written at the end of a trace, the worst of them: a host of thousands of processes may have one for each.
+const MAX_FINDINGS: usize = 1000;
 
 /// Options of `record` that say what is kept.
 #[derive(Debug, clap::Args)]
@@ -42,7 +47,7 @@ pub struct Args {
 #[derive(Debug)]
 pub enum Keeper {
     /// One file.
-    File(Box<Writer>, PathBuf),
+    File(Box<Single>),
     /// A row of files.
     Files(Box<Rotating>),
     /// Memory, until a trigger fires.
@@ -76,8 +81,7 @@ impl Keeper {
             return Ok(Self::Files(Box::new(Rotating::create(path, header, options, rotation)?)));
         }
         let Some(ring) = args.ring else {
-            let writer = Box::new(Writer::create(path, header, options)?);
-            return Ok(Self::File(writer, path.to_owned()));
+            return Ok(Self::File(Box::new(Single::create(path, header, options)?)));
         };
         let extent = Extent { ns: ns(ring), bytes: (args.ring_memory as usize) << 20 };
         let mut on = args.on.clone();
@@ -125,7 +129,7 @@ impl Keeper {
     /// As [`Writer::push`].
     pub fn push(&mut self, record: &Record) -> Result<(), WriteError> {
         match self {
-            Self::File(writer, _) => writer.push(record),
+            Self::File(file) => file.push(record),
             Self::Files(files) => files.push(record),
             Self::Memory(memory) => memory.push(record),
         }
@@ -137,7 +141,7 @@ impl Keeper {
     /// As [`Writer::finish`].
     pub fn finish(self, footer: Footer) -> Result<Kept, WriteError> {
         match self {
-            Self::File(writer, path) => Ok(Kept { summary: writer.finish(footer)?, files: vec![path] }),
+            Self::File(file) => file.finish(footer),
             Self::Files(files) => {
                 let names = files.files().map(Path::to_owned).collect();
                 Ok(Kept { summary: files.finish(footer)?, files: names })
@@ -147,6 +151,42 @@ impl Keeper {
                 Ok(Kept { summary: memory.summary, files: memory.files.into() })
             }
         }
+    }
+}
+
+/// A recording in one file, which ends with what is wrong in it.
+#[derive(Debug)]
+pub struct Single {
+    writer: Writer,
+    path: PathBuf,
+    model: Model,
+}
+
+impl Single {
+    fn create(path: &Path, header: &Header, options: Options) -> Result<Self, WriteError> {
+        let writer = Writer::create(path, header, options)?;
+        let mut model = Model::new();
+        model.push(&Record::Header(header.clone()));
+        Ok(Self { writer, path: path.to_owned(), model })
+    }
+
+    fn push(&mut self, record: &Record) -> Result<(), WriteError> {
+        self.writer.push(record)?;
+        self.model.push(record);
+        Ok(())
+    }
+
+    fn finish(mut self, footer: Footer) -> Result<Kept, WriteError> {
+        // Judged with the footer, as whoever reads the file will.
+        self.model.push(&Record::Footer(footer.clone()));
+        for finding in doctor::find(&self.model).iter().take(MAX_FINDINGS).filter_map(Judgement::of) {
+            // Where there is no room for them, there still is for the footer.
+            match self.writer.push(&Record::Finding(finding)) {
+                Ok(()) | Err(WriteError::Encode(_)) => {}
+                Err(_) => break,
+            }
+        }
+        Ok(Kept { summary: self.writer.finish(footer)?, files: vec![self.path] })
     }
 }
 

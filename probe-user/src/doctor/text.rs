@@ -45,12 +45,22 @@ pub fn write_text(
             Undecided::NotEnoughData => "not enough data",
             Undecided::NotObservable => "not observable here",
         };
-        let text = format!("{verdict}: {} ({})", open.why, open.rules.join(", "));
+        let text =
+            format!("{verdict}{}: {} ({})", of(&open.processes, *processes), open.why, open.rules.join(", "));
         for (i, line) in wrap(&text, width.saturating_sub(4)).into_iter().enumerate() {
             writeln!(out, "{}{line}", if i == 0 { "  " } else { "    " })?;
         }
     }
     Ok(())
+}
+
+/// Which processes, where it is not all of them: a rule may be undecided for another reason in each.
+fn of(pids: &[u32], looked_at: usize) -> String {
+    match pids {
+        _ if pids.is_empty() || pids.len() >= looked_at => String::new(),
+        [one] => format!(" in process {one}"),
+        several => format!(" in {} of {looked_at} processes", several.len()),
+    }
 }
 
 fn one(number: usize, finding: &Finding, width: usize, out: &mut impl Write) -> io::Result<()> {
@@ -106,6 +116,13 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_that_holds_for_some_processes_says_for_which() {
+        assert_eq!(of(&[7, 8], 2) + &of(&[], 2) + &of(&[7], 1), "");
+        assert_eq!(of(&[7], 2), " in process 7");
+        assert_eq!(of(&[7, 8], 3), " in 2 of 3 processes");
+    }
 
     #[test]
     fn lines_break_at_spaces_and_long_words_stay_whole() {

@@ -9,7 +9,7 @@ use std::path::Path;
 use csv::Writer;
 
 use crate::model::bounds;
-use crate::sample::{Connection, Detail, Device, End, Event, Record, Sample, Symbol};
+use crate::sample::{Connection, Detail, Device, End, Event, Judgement, Record, Sample, Symbol};
 
 use super::Exporter;
 use super::perfetto::call_name;
@@ -35,6 +35,7 @@ pub struct Csv {
     symbols: Table,
     stacks: Table,
     connections: Table,
+    findings: Table,
 }
 
 impl Csv {
@@ -157,6 +158,23 @@ impl Csv {
             connections: table(
                 "connections.csv",
                 &["t_ns", "a_pid", "a_start_ns", "a_qp", "a_qpn", "b_pid", "b_start_ns", "b_qp", "b_qpn"],
+            )?,
+            findings: table(
+                "findings.csv",
+                &[
+                    "id",
+                    "severity",
+                    "confidence",
+                    "pid",
+                    "start_ns",
+                    "comm",
+                    "title",
+                    "us_per_message",
+                    "cpu_share",
+                    "memory_bytes",
+                    "evidence",
+                    "remedy",
+                ],
             )?,
         })
     }
@@ -289,6 +307,24 @@ impl Csv {
         self.connections.write_record(row).map_err(io::Error::from)
     }
 
+    fn finding(&mut self, f: &Judgement) -> io::Result<()> {
+        let row = [
+            f.text(&["id"]),
+            f.text(&["severity"]),
+            f.text(&["confidence"]),
+            f.text(&["process", "pid"]),
+            f.text(&["process", "start_ns"]),
+            f.text(&["process", "comm"]),
+            f.text(&["title"]),
+            f.text(&["cost", "us_per_message"]),
+            f.text(&["cost", "cpu_share"]),
+            f.text(&["cost", "memory_bytes"]),
+            f.evidence().collect::<Vec<_>>().join("; "),
+            f.text(&["remedy"]),
+        ];
+        self.findings.write_record(row).map_err(io::Error::from)
+    }
+
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {
         let t = self.since(sample.t_ns);
         for process in &sample.processes {
@@ -378,6 +414,7 @@ impl Exporter for Csv {
             Record::Symbol(symbol) => self.symbol(symbol),
             Record::Connection(connection) => self.connection(connection),
             Record::Sample(sample) => self.sample(sample),
+            Record::Finding(finding) => self.finding(finding),
             Record::Footer(f) => {
                 let ended = self.since(f.t_ns);
                 self.fact("ended_ns", ended)?;
@@ -406,6 +443,7 @@ impl Exporter for Csv {
             &mut self.symbols,
             &mut self.stacks,
             &mut self.connections,
+            &mut self.findings,
         ]
         .into_iter()
         .try_for_each(Table::flush)?;

@@ -303,6 +303,7 @@ impl<W: Write> Exporter for Perfetto<W> {
             }
             Record::Probe(_)
             | Record::Facts(_)
+            | Record::Finding(_)
             | Record::Footer(_)
             | Record::Symbol(_)
             | Record::Connection(_) => Ok(()),

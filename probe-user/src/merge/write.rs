@@ -138,7 +138,11 @@ impl Source<'_> {
             Record::Process(p) => Some(p.t_ns),
             Record::Probe(p) => Some(p.t_ns),
             Record::Facts(f) => Some(f.t_ns),
-            Record::Header(_) | Record::Footer(_) | Record::Symbol(_) | Record::Connection(_) => None,
+            Record::Header(_)
+            | Record::Footer(_)
+            | Record::Symbol(_)
+            | Record::Finding(_)
+            | Record::Connection(_) => None,
         });
         if let Some(at) = at {
             self.at_ns = self.at_ns.max(shifted(at, self.host.offset_ns));
@@ -152,7 +156,8 @@ fn translate(record: Record, index: usize, sources: &mut [Source<'_>], names: &m
     let host = sources[index].host;
     let shift = |t_ns: u64| shifted(t_ns, host.offset_ns);
     Some(match record {
-        Record::Header(_) | Record::Connection(_) => return None,
+        // Both hosts together may show what neither recording did: the merged trace is to be judged anew.
+        Record::Header(_) | Record::Connection(_) | Record::Finding(_) => return None,
         Record::Footer(footer) => {
             sources[index].lost = footer.lost;
             return None;

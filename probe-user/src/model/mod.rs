@@ -141,6 +141,8 @@ impl Model {
                     self.connections.push(*connection);
                 }
             }
+            // The recorder's judgement; what the records mean is judged from the records.
+            Record::Finding(_) => {}
             Record::Footer(footer) => {
                 self.now_ns = self.now_ns.max(footer.t_ns);
                 self.lost = most(&self.lost, &footer.lost);

@@ -9,6 +9,7 @@
 
 mod data_path;
 mod facts;
+mod judgement;
 mod merged;
 mod symbol;
 
@@ -22,6 +23,7 @@ pub use data_path::{
     QueueKind, QueueSample, ReapLatency, Strides,
 };
 pub use facts::{Facts, Limits, Machine, Placement};
+pub use judgement::Judgement;
 pub use merged::{Connection, End, Host, OffsetFrom};
 pub use symbol::Symbol;
 
@@ -48,6 +50,8 @@ pub enum Record {
     Symbol(Symbol),
     /// Two queue pairs that talk to each other, in a merged trace.
     Connection(Connection),
+    /// What was wrong when the recording ended, in the recorder's own judgement.
+    Finding(Judgement),
     /// Last line: how the recording ended. Missing after a crash.
     Footer(Footer),
 }

@@ -72,7 +72,7 @@ impl Carry {
                     self.symbols.insert((symbol.id, symbol.addr), symbol.clone());
                 }
             }
-            Record::Event(_) | Record::Connection(_) | Record::Footer(_) => {}
+            Record::Event(_) | Record::Connection(_) | Record::Finding(_) | Record::Footer(_) => {}
         }
     }
 

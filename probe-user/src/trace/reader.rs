@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::sample::{Header, Record, SCHEMA};
+use crate::sample::{Header, Judgement, Record, SCHEMA};
 
 use super::lines::{self, Line};
 use super::{MAX_LINE_BYTES, event_line};
@@ -253,6 +253,12 @@ fn parse(text: &str) -> serde_json::Result<Option<Record>> {
         "event" => Record::Event(serde_json::from_str(text)?),
         "symbol" => Record::Symbol(serde_json::from_str(text)?),
         "connection" => Record::Connection(serde_json::from_str(text)?),
+        "finding" => {
+            // The only record kept as an object: the key that says what it is belongs to the line.
+            let mut finding: Judgement = serde_json::from_str(text)?;
+            finding.0.remove("kind");
+            Record::Finding(finding)
+        }
         "footer" => Record::Footer(serde_json::from_str(text)?),
         _ => {
             serde_json::from_str::<IgnoredAny>(text)?;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use probe_user::model::bucket_of;
+use probe_user::doctor;
+use probe_user::model::{Model, bucket_of};
 use probe_user::sample::{
     Call, CallCount, Connection, Counting, DataPath, Detail, Device, End, Event, Facts, FailedCqes, Footer,
-    Gid, Header, Histogram, Instruction, Observed, ObservedBy, Opcode, Port, Probe, Process, ProcessId,
-    ProcessSample, QpAttributes, QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency, Record,
-    RegistrationSplit, SCHEMA, Sample, Strides, Symbol, Verdict,
+    Gid, Header, Histogram, Instruction, Judgement, Observed, ObservedBy, Opcode, Port, Probe, Process,
+    ProcessId, ProcessSample, QpAttributes, QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency,
+    Record, RegistrationSplit, SCHEMA, Sample, Strides, Symbol, Verdict,
 };
 
 pub const ALICE: ProcessId = ProcessId { pid: 100, start_ns: 5 };
@@ -323,6 +324,11 @@ pub fn every_kind_of_record() -> Vec<Record> {
     records.push(sample(ALICE, 60_000, Call::RegMr, count, &[(bucket_of(100), 2)]));
     records.push(queues_sample(ALICE, 65_000, every_figure_of_the_data_path()));
     records.push(Record::Sample(Sample { t_ns: 70_000, devices: vec![device], ..Sample::default() }));
+    let mut judged = Model::new();
+    records.iter().for_each(|record| judged.push(record));
+    let findings = doctor::find(&judged);
+    assert!(!findings.is_empty());
+    records.extend(findings.iter().filter_map(Judgement::of).map(Record::Finding));
     records.push(Record::Footer(Footer { exit_status: Some(0), ..footer("target exited") }));
     records
 }

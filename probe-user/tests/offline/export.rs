@@ -155,6 +155,13 @@ fn csv_tables_have_a_row_per_record_and_empty_fields_for_what_is_not_known() {
     assert_eq!(rows("samples.csv")[0]["entered"], "2");
     assert_eq!(rows("latencies.csv")[0]["count"], "2");
     assert_eq!(rows("counters.csv").len(), 2);
+    let findings: Vec<_> = records
+        .iter()
+        .filter_map(|record| if let Record::Finding(finding) = record { Some(finding) } else { None })
+        .collect();
+    let table = rows("findings.csv");
+    assert_eq!(table.len(), findings.len());
+    assert_eq!((&table[0]["id"], &table[0]["pid"][..]), (&findings[0].text(&["id"]), "100"));
     assert_eq!(rows("probes.csv")[3]["reason"], "CAP_BPF");
     assert!(rows("trace.csv").iter().any(|row| row["key"] == "ended" && row["value"] == "target exited"));
 

@@ -38,7 +38,7 @@ impl Trace {
                 Record::Event(event) => trace.events.push(event),
                 Record::Probe(probe) => trace.probes.push(probe),
                 Record::Footer(footer) => trace.footer = Some(footer),
-                Record::Facts(_) | Record::Symbol(_) | Record::Connection(_) => {}
+                Record::Facts(_) | Record::Symbol(_) | Record::Connection(_) | Record::Finding(_) => {}
             }
         }
         trace

@@ -61,11 +61,12 @@ impl Recorder {
             }
             Record::Sample(sample) => self.remember(sample),
             Record::Event(event) => self.now_ns = self.now_ns.max(event.t_ns),
-            Record::Footer(_) | Record::Symbol(_) | Record::Connection(_) => {}
+            Record::Footer(_) | Record::Symbol(_) | Record::Connection(_) | Record::Finding(_) => {}
         }
         let writing = self.writing.as_mut()?;
         let outcome = match record {
-            Record::Header(_) | Record::Footer(_) => return None,
+            // A recording that begins later is not what the collector judged.
+            Record::Header(_) | Record::Footer(_) | Record::Finding(_) => return None,
             Record::Sample(sample) => writing.writer.push(&Record::Sample(writing.since(sample))),
             other => writing.writer.push(other),
         };

@@ -26,6 +26,7 @@ programs! {
     events_at_high_rate,
     everything_signalled,
     fork_protection_unneeded,
+    host_gap_dominates,
     hugepages_safe_slow,
     local_protection_error,
     many_qps,

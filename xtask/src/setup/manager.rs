@@ -77,11 +77,16 @@ pub enum Root {
     No,
 }
 
+/// The user this program acts as; 0 is root.
+pub fn effective_user() -> u32 {
+    // SAFETY: `geteuid` takes nothing, changes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 impl Root {
     /// Looks at who runs this and whether sudo would work.
     pub fn here() -> Self {
-        // SAFETY: `geteuid` takes nothing, changes nothing and cannot fail.
-        let euid = unsafe { libc::geteuid() };
+        let euid = effective_user();
         let sudo = paths::program("sudo").is_some();
         let silent = || {
             let sudo = Command::new("sudo").args(["-n", "true"]).stderr(std::process::Stdio::null()).status();

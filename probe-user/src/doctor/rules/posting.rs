@@ -226,6 +226,8 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
         Mover::Modelled | Mover::Unknown => Confidence::Low,
     };
     let (least, fits, limit) = (subject.limit(&MANY), subject.limit(&FITS), subject.limit(&NOT_INLINE));
+    // Class n holds payloads of at most 2^n bytes.
+    let largest = (fits as u64).checked_ilog2();
     let could = |counts: &QueueCounts| -> u64 {
         let fetched = of_opcodes(counts, &READS).saturating_add(of_opcodes(counts, &ATOMICS));
         let sends = counts.wrs.saturating_sub(fetched);
@@ -233,7 +235,7 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
         let by_size = detail(counts).filter(|d| !d.sizes.is_empty()).map(|d| {
             d.sizes
                 .iter()
-                .filter(|(class, _)| 2_f64.powi(i32::from(**class)) <= fits)
+                .filter(|(class, _)| largest.is_some_and(|largest| u32::from(**class) <= largest))
                 .map(|(_, n)| *n)
                 .sum::<u64>()
         });

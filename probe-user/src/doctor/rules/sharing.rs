@@ -101,18 +101,25 @@ const GAP: Threshold = Threshold {
     why: "from twice on the device waits for the program two thirds of the time",
 };
 
+const AT_WORK: Threshold = Threshold {
+    key: "min_per_second",
+    value: 3_000.0,
+    unit: "work requests per second",
+    why: "a program that makes fewer has time left: it waits for something else, and that is no fault",
+};
+
 /// The program is what is slow.
 pub static GAP_DOMINATES: Rule = Rule {
     id: "host-gap-dominates",
     title: "the device waits for the program: time between completion and next post dominates",
     looks_at: "time from the poll that brought a completion to the next post of that thread, against post to reap",
     plane: Plane::Data,
-    thresholds: &[&MANY, &GAP],
+    thresholds: &[&GAP, &AT_WORK],
     cause: "Between a completion and the next post the program does other work, and the device has nothing to do: the network is not what limits it, and a faster one would not help.",
     remedy: "Post the next request before working on the result of the last (two or more under way), move the work to another thread, or make it shorter.",
     unless: "each request depends on the work in between.",
     workload: None,
-    shown: Shown::Synthetic { why: "no source of posts and polls measures that time yet" },
+    shown: Shown::By("host-gap-dominates"),
     links: &[man!("3", "ibv_post_send")],
     met: &["NVIDIA/nccl#2409"],
     check: Check::Process(gap_dominates),
@@ -174,8 +181,11 @@ fn many_busy(subject: &Subject<'_>) -> Verdict {
     let senders = traffic.senders().count() as u64;
     let average = traffic.all.wrs / senders.max(1);
     let busy = |counts: &QueueCounts| counts.wrs * 10 >= average;
+    if average < 10 || (senders as f64) < subject.limit(&UNITS) {
+        return Verdict::Clear;
+    }
     let Some(those) = traffic.those(|_, counts| busy(counts)) else { return Verdict::Clear };
-    if (those.n as f64) < subject.limit(&UNITS) || average < 10 {
+    if (those.n as f64) < subject.limit(&UNITS) {
         return Verdict::Clear;
     }
     Case::new(Severity::Note, Confidence::Low, format!("{} are busy", many(those.n, "queue pair")))
@@ -201,24 +211,37 @@ fn gap_dominates(subject: &Subject<'_>) -> Verdict {
             }
             Some(sum)
         })
-        .filter(|gap| gap.total() >= 100);
+        .filter(|gap| gap.total() > 0);
     let Some(gap) = gap else {
         return Verdict::NotObservable("the time between completion and next post is not seen");
     };
-    let mut reap = crate::sample::Histogram::default();
-    for (_, counts) in traffic.senders() {
-        detail(counts).and_then(|d| d.post_to_reap()).into_iter().for_each(|h| reap.merge(&h));
+    if gap.total() < 100 {
+        return Verdict::NotEnoughData("fewer than 100 completions were followed by a post");
     }
+    // Some sources keep it for the process alone.
+    let reap = all.and_then(|d| d.post_to_reap()).unwrap_or_else(|| {
+        let mut sum = crate::sample::Histogram::default();
+        for (_, counts) in traffic.senders() {
+            detail(counts).and_then(|d| d.post_to_reap()).into_iter().for_each(|h| sum.merge(&h));
+        }
+        sum
+    });
     let (Some(gap_p50), Some(reap_p50)) = (gap.quantile(0.5), reap.quantile(0.5)) else {
         return Verdict::NotObservable("the time from post to reap is not seen");
     };
-    let outstanding = traffic.senders().filter_map(|(_, c)| detail(c)?.most_outstanding).max().unwrap_or(1);
-    let per_request = subject.seconds() / traffic.all.wrs.max(1) as f64 * 1e9;
+    let of_queues = traffic.senders().filter_map(|(_, c)| detail(c)?.most_outstanding).max();
+    let outstanding = of_queues.or(all.and_then(|d| d.most_outstanding)).unwrap_or(1);
+    // Most of a gap in which the thread did not run at all still counts; a pause of the whole program does not.
+    let longest = gap_p50.saturating_mul(100);
+    let in_gaps =
+        gap.0.iter().map(|(bucket, n)| crate::model::bounds(*bucket).0.min(longest).saturating_mul(*n));
+    let of_time = in_gaps.fold(0, u64::saturating_add) as f64 / subject.busy_ns() as f64;
     // With many under way the device has work during the gap; and a gap that is not most of the time costs nothing.
     if (gap_p50 as f64) < reap_p50 as f64 * subject.limit(&GAP)
         || outstanding > 2
-        || (traffic.all.wrs as f64) < 1000.0
-        || (gap_p50 as f64) < per_request * 0.25
+        || traffic.all.wrs < 1000
+        || (traffic.has_rates() && subject.per_second(traffic.all.wrs) < subject.limit(&AT_WORK))
+        || of_time < 0.25
     {
         return Verdict::Clear;
     }

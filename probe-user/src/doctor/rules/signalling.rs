@@ -186,8 +186,13 @@ fn late(subject: &Subject<'_>) -> Verdict {
     let depth =
         |queue: &crate::model::Queue| subject.qp_at(queue.pointer).map_or(0, |qp| u64::from(qp.max_send_wr));
     let close = |queue: &crate::model::Queue, counts: &crate::sample::QueueCounts| {
+        let longest = counts.longest_unsignalled as f64;
+        // Looking the queue pair up costs more than all else: most are not near the smallest depth that counts.
+        if counts.signalled == 0 || longest < 4.0 * limit {
+            return false;
+        }
         let depth = depth(queue);
-        counts.signalled > 0 && depth >= 4 && counts.longest_unsignalled as f64 >= depth as f64 * limit
+        depth >= 4 && longest >= depth as f64 * limit
     };
     let Some(those) = traffic.those(close) else { return Verdict::Clear };
     let deepest = traffic.senders().filter(|(q, c)| close(q, c)).map(|(q, _)| depth(q)).max().unwrap_or(0);

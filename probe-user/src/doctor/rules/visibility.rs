@@ -24,11 +24,13 @@ pub static UNSEEN: Rule = Rule {
 
 fn unseen(subject: &Subject<'_>) -> Verdict {
     let path = &subject.process.data_path;
-    let ready = subject.those(|qp| qp.state.as_deref() == Some("RTS"));
     let tried = path.observed.by == ObservedBy::Nothing && !path.observed.why.is_empty();
-    if ready.is_none() || (!tried && path.unseen.is_empty()) {
+    if !tried && path.unseen.is_empty() {
         return Verdict::Clear;
     }
+    let Some((_, ready)) = subject.those(|qp| qp.state.as_deref() == Some("RTS")) else {
+        return Verdict::Clear;
+    };
     let mut case = Case::new(
         Severity::Note,
         Confidence::High,
@@ -40,5 +42,5 @@ fn unseen(subject: &Subject<'_>) -> Verdict {
     for line in path.unseen.iter().take(4) {
         case = case.because(line.clone());
     }
-    case.because_of(ready.map(|(_, which)| which)).found()
+    case.because_of(Some(ready)).found()
 }
