@@ -197,6 +197,25 @@ fn deregistering_flushes_the_translations() {
 }
 
 #[test]
+fn a_queue_pair_that_may_have_one_read_outstanding_reads_once_per_round_trip() {
+    let took = |most: u32| {
+        let mut model = Model::new(&profile("cx5-like"));
+        let cq = model.create_cq(NodeId(0));
+        let qp = model.create_qp(NodeId(0), NodeId(1), Transport::Rc, cq);
+        model.limit_reads(qp, most);
+        let read = Request { op: Op::Read, bytes: 64, signalled: true, ..Request::default() };
+        model.post(0, qp, &[read; 16]);
+        let mut done = Vec::new();
+        model.advance(time::MS, &mut done);
+        assert_eq!(done.len(), 16);
+        done[15].at as f64
+    };
+    let (one, many) = (took(1), took(16));
+    assert!(one > many * 5.0, "one at a time {one} ps, sixteen {many} ps");
+    near(took(0), one, 0.0);
+}
+
+#[test]
 fn a_hundred_thousand_queue_pairs_and_a_tebibyte_are_no_trouble() {
     let memory = random(1 << 40, 4096);
     let spec = LoadSpec { op: Op::Read, qps: 100_000, pick: Pick::Random, memory, ..busy() };

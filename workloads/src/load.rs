@@ -146,10 +146,10 @@ impl Default for Load {
 
 impl Load {
     /// Distance between the places two requests use: the size and offset, rounded up so that each starts at the same
-    /// alignment.
+    /// alignment. The requests of a list are no neighbours: else a single longer one would do the work of all.
     pub fn slot(&self) -> u64 {
         let wanted = u64::from(self.size).max(8) + u64::from(self.remote_offset.max(self.local_offset));
-        wanted.next_multiple_of(64)
+        wanted.next_multiple_of(64) + if self.batch > 1 { 64 } else { 0 }
     }
 
     /// Places in the remote region.

@@ -44,7 +44,7 @@ enum Task {
     /// Run stock verbs programs on the emulated RNIC, every combination, and print a table
     EmuMatrix(pass_on::EmuMatrix),
     /// Record every sick program and its healthy twin, and hold that the doctor finds the one and not the other
-    Gallery,
+    Gallery(pass_on::Gallery),
     /// Hold the emulated RNIC's timing model against published measurements
     EmuValidate(pass_on::EmuValidate),
     /// Run a benchmark, or list them
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Task::Workload(options) => (pass_on::workload(&options), 1),
         Task::Emu(options) => (pass_on::emu(&options), 1),
         Task::EmuMatrix(options) => (pass_on::emu_matrix(&options), 1),
-        Task::Gallery => (pass_on::gallery(), 1),
+        Task::Gallery(options) => (pass_on::gallery(&options), 1),
         Task::EmuValidate(options) => (pass_on::emu_validate(&options), 1),
         Task::Bench(options) => (pass_on::bench(&options), 1),
         Task::Screenshots(options) => (screenshots::main(&options), 1),

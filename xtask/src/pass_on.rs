@@ -45,6 +45,30 @@ pub struct Workload {
     arguments: Vec<OsString>,
 }
 
+const GALLERY_EXAMPLES: &str = "\
+Examples:
+  cargo xtask gallery                                 the sick programs and their twins (root)
+  cargo xtask gallery --families                      baseline and optimised way of each reference workload (root)
+  cargo xtask gallery --perftest                      findings on perftest, decided by its own figures
+  cargo xtask gallery --perftest -- --json ib_read_bw  some of them, as JSON
+
+GALLERY=name,name and FAMILIES=name,name run some alone.";
+
+/// Arguments of `gallery`.
+#[derive(Debug, Args)]
+#[command(after_help = GALLERY_EXAMPLES)]
+pub struct Gallery {
+    /// Decide the findings on perftest: does following them make its own figure better?
+    #[arg(long, conflicts_with = "families")]
+    perftest: bool,
+    /// Judge baseline and optimised way of each family of reference workloads
+    #[arg(long)]
+    families: bool,
+    /// Arguments of --perftest: words that a case must have, --json, --list, --pairs N
+    #[arg(last = true, requires = "perftest", value_name = "ARGS")]
+    arguments: Vec<OsString>,
+}
+
 /// Arguments of `emu-validate`.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
@@ -84,12 +108,20 @@ pub fn emu_matrix(matrix: &EmuMatrix) -> Result<u8> {
     Err(cargo.exec()).context("cannot start cargo")
 }
 
-/// Records the gallery of sick programs and judges what is found.
+/// Records the gallery of sick programs, or one of its neighbours, and judges what is found.
 ///
 /// # Errors
 /// When something does not build or cargo cannot be started.
-pub fn gallery() -> Result<u8> {
-    Err(gallery_command()?.exec()).context("cannot start cargo")
+pub fn gallery(gallery: &Gallery) -> Result<u8> {
+    let mut cargo = gallery_command()?;
+    if gallery.perftest {
+        cargo = gallery_test("perftest");
+        cargo.arg("--perftest").args(&gallery.arguments);
+    } else if gallery.families {
+        cargo = gallery_test("families");
+        cargo.args(["--include-ignored", "--nocapture"]);
+    }
+    Err(cargo.exec()).context("cannot start cargo")
 }
 
 /// The command that runs the gallery, after the programs it needs were built.
@@ -99,19 +131,18 @@ pub fn gallery() -> Result<u8> {
 pub fn gallery_command() -> Result<Command> {
     let mut build = command::cargo();
     build.args(["build", "--quiet", "--package", "workloads", "--package", "rnic-emu-preload"]);
+    build.args(["--package", "verbs-tap"]);
     command::run(&mut build)?;
-    let mut cargo = command::cargo();
-    cargo.args([
-        "test",
-        "--quiet",
-        "--package",
-        "probe-user",
-        "--test",
-        "gallery",
-        "--",
-        "--include-ignored",
-    ]);
+    let mut cargo = gallery_test("gallery");
+    cargo.arg("--include-ignored");
     Ok(cargo)
+}
+
+/// A test of the gallery, without its arguments.
+fn gallery_test(name: &str) -> Command {
+    let mut cargo = command::cargo();
+    cargo.args(["test", "--quiet", "--package", "probe-user", "--test", name, "--"]);
+    cargo
 }
 
 /// Runs a reference workload.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -50,7 +51,7 @@ pub struct Args {
     #[arg(short, long, value_name = "TIME", conflicts_with = "file")]
     duration: Option<String>,
 
-    /// Print the findings as JSON (schema rdma-doctor/1)
+    /// Print the findings as JSON (schema rdma-doctor/1); what a command prints itself goes to standard error
     #[arg(long)]
     json: bool,
 
@@ -74,7 +75,8 @@ pub struct Args {
     #[arg(long, value_name = "ID")]
     prove: Option<String>,
 
-    /// More options for `rdma-probe record` while looking, such as `--record=--no-kernel` (repeatable)
+    /// More options for `rdma-probe record` while looking, such as `--record=--no-kernel` (repeatable). Of a command, posts
+    /// and polls are looked at too, by probes as root and else by the tap; `--record=--data-path=off` leaves that
     #[arg(long = "record", value_name = "OPTION", allow_hyphen_values = true, conflicts_with = "file")]
     record: Vec<OsString>,
 
@@ -200,12 +202,42 @@ fn look(args: &Args) -> Result<(Model, ExitCode)> {
     }
     words.extend(args.record.iter().cloned());
     if !args.command.is_empty() {
+        words.extend(posts_too(&args.record));
         words.push("--".into());
         words.extend(args.command.iter().cloned());
     }
     let recording = Recording::try_parse_from(words).map_err(|error| UsageError(first_line(&error)))?;
-    let status = record::run(recording.args)?;
-    Ok((read(&trace)?, status))
+    // With --json standard output is a document, in which the command's own output has no place.
+    let aside = args.json && !args.command.is_empty();
+    let stdout =
+        aside.then(output_to_stderr).transpose().context("cannot lead the command's output aside")?;
+    let status = record::run(recording.args);
+    if let Some(stdout) = stdout {
+        rustix::stdio::dup2_stdout(stdout).context("cannot take standard output back")?;
+    }
+    Ok((read(&trace)?, status?))
+}
+
+/// Posts and polls of a command are looked at too, unless the options for `record` decide it: by probes where they can
+/// attach, else by the tap where it is installed.
+fn posts_too(record: &[OsString]) -> Option<OsString> {
+    let decides = |option: &OsString| {
+        option.to_str().is_some_and(|option| option.starts_with("--data-path") || option.starts_with("--tap"))
+    };
+    if record.iter().any(decides) {
+        return None;
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some("--data-path=full".into());
+    }
+    record::tap_library(None).is_ok().then(|| "--tap".into())
+}
+
+/// Makes standard error what the command inherits as standard output; gives back what that was.
+fn output_to_stderr() -> io::Result<OwnedFd> {
+    let stdout = rustix::io::dup(io::stdout())?;
+    rustix::stdio::dup2_stdout(io::stderr())?;
+    Ok(stdout)
 }
 
 /// clap's message without its usage text, which would be that of another command.

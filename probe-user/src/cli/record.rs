@@ -205,7 +205,7 @@ impl NotRun {
 }
 
 /// The tap's library: the one named, else the one that is installed.
-fn tap_library(named: Option<&Path>) -> Result<PathBuf> {
+pub(super) fn tap_library(named: Option<&Path>) -> Result<PathBuf> {
     match named {
         Some(path) if path.is_file() => path.canonicalize().context("cannot find the tap's library"),
         Some(path) => bail!(UsageError(format!("--tap-library '{}': there is no such file", path.display()))),

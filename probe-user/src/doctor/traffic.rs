@@ -197,9 +197,28 @@ pub fn is_pipelined(counts: &QueueCounts, polled: &QueueCounts) -> bool {
                 || (counts.signalled > 0 && share(counts.wrs, counts.signalled) >= 4.0)))
 }
 
+/// Empty polls beyond one for each call to post, per work request. A program that looks once after each post finds
+/// nothing half of the time and loses nothing; one that looks again and again waits for the device.
+pub fn spins_per_wr(all: &QueueCounts) -> f64 {
+    all.empty_polls.saturating_sub(all.post_calls) as f64 / all.wrs.max(1) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn polls_between_posts_are_no_waiting_and_polls_in_a_row_are() {
+        let counts = |posts, empty| QueueCounts {
+            wrs: 1000,
+            post_calls: posts,
+            empty_polls: empty,
+            ..QueueCounts::default()
+        };
+        assert_eq!(spins_per_wr(&counts(1000, 1000)), 0.0);
+        assert_eq!(spins_per_wr(&counts(100, 2100)), 2.0);
+        assert_eq!(spins_per_wr(&QueueCounts::default()), 0.0);
+    }
 
     #[test]
     fn requests_one_at_a_time_are_not_a_pipeline() {

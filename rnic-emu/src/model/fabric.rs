@@ -106,6 +106,8 @@ pub(super) struct Qp {
     pub at_nic: u32,
     /// READs and atomics under way.
     pub reads: u32,
+    /// READs and atomics it may have under way by its own attributes (`max_rd_atomic`).
+    pub reads_allowed: u32,
     /// Requests handed over and not yet done.
     pub outstanding: u32,
     /// Requests of this QP that still own a record, flushed ones included.
@@ -291,6 +293,7 @@ impl Model {
             fetched_at: 0,
             at_nic: 0,
             reads: 0,
+            reads_allowed: u32::MAX,
             outstanding: 0,
             records: 0,
             last_done: 0,
@@ -307,6 +310,14 @@ impl Model {
                 self.qps.push(qp);
                 QpId((self.qps.len() - 1) as u32)
             }
+        }
+    }
+
+    /// Bounds the READs and atomics that a queue pair has under way (`max_rd_atomic`), below what the NIC allows any.
+    /// At least one: a queue pair that may not read never gets here.
+    pub fn limit_reads(&mut self, qp: QpId, most: u32) {
+        if let Some(entry) = self.qps.get_mut(qp.0 as usize) {
+            entry.reads_allowed = most.max(1);
         }
     }
 

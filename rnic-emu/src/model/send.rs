@@ -102,7 +102,7 @@ impl Model {
         let wr = &self.wrs[entry.head as usize];
         if wr.sent == 0 {
             // READs wait for a free slot, a fenced request for all of them.
-            let slots = if wr.fence { 1 } else { self.hw.reads };
+            let slots = if wr.fence { 1 } else { self.hw.reads.min(entry.reads_allowed) };
             if (wr.op.reads() || wr.fence) && entry.reads >= slots {
                 self.wrs[entry.head as usize].held = true;
                 return;

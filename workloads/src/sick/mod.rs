@@ -45,6 +45,8 @@ programs! {
     random_beyond_reach,
     reads_and_writes_mixed,
     reads_one_at_a_time,
+    receiver_not_ready,
+    receives_after_rtr,
     registration_failed,
     registration_hot,
     registration_per_connection,

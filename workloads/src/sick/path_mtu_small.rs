@@ -1,6 +1,6 @@
 //! A path MTU below the port's.
 
-use super::kit::{Flow, Kit};
+use super::kit::{Flow, Kit, Places};
 use super::{Needs, Program};
 use anyhow::Result;
 
@@ -20,5 +20,6 @@ fn run(kit: &Kit, healthy: bool) -> Result<()> {
         // IBV_MTU_256.
         shape.wiring.mtu = Some(1);
     }
-    kit.rig(&shape)?.run(&Flow::default(), kit.seconds)
+    let flow = Flow { size: 4096, places: Places::Step(8192), ..Flow::default() };
+    kit.rig(&shape)?.run(&flow, kit.seconds)
 }

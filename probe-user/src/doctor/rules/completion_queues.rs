@@ -3,6 +3,7 @@
 use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
+use super::super::traffic::detail;
 use super::man;
 use crate::model::Cq;
 use crate::report::units::{bytes, count};
@@ -76,19 +77,22 @@ const CQ_ERR: u32 = 0;
 fn per_qp(subject: &Subject<'_>) -> Verdict {
     let queues = &subject.process.queues;
     let (qps, cqs) = (queues.qp_population.peak, queues.cq_population.peak);
+    let all = || queues.cqs().values().chain(queues.ended_cqs());
+    // Of those alive at the same time: a program that connects and disconnects all day makes many, one by one.
+    let alone = (all().filter(|cq| cq.qps.peak == 1).count() as u64).min(cqs);
     // Two queues for each, one for sends and one for receives, are the same fault.
-    if (qps as f64) < subject.limit(&SEVERAL) || cqs < qps {
+    if (qps.min(alone) as f64) < subject.limit(&SEVERAL) || alone * 2 < cqs {
         return Verdict::Clear;
     }
     let ring = |cq: &Cq| u64::from(cq.cqe) * CQE_BYTES;
-    let rings: u64 = queues.cqs().values().map(ring).chain(queues.ended_cqs().map(ring)).sum();
+    let rings: u64 = all().map(ring).sum();
     Case::new(
         Severity::Warning,
         Confidence::Medium,
-        format!("a completion queue for each of {}", many(qps, "queue pair")),
+        format!("a completion queue for each of {}", many(alone.min(qps), "queue pair")),
     )
     .because(format!("{} and {} at the same time", many(qps, "QP"), many(cqs, "CQ")))
-    .because(format!("at most {} on one CQ", many(queues.most_qps_on_a_cq, "QP")))
+    .because(format!("{} serve a single QP each", many(alone, "CQ")))
     .costs(Cost {
         memory_bytes: Some(rings),
         text: format!("{} of rings in host memory, and a context on the device for each", bytes(rings)),
@@ -112,8 +116,15 @@ fn too_small(subject: &Subject<'_>) -> Verdict {
         }
     }
     let Some(worst) = worst else { return Verdict::Clear };
+    // What was under way at most, where that is known: a program that never comes near may know what it does.
+    let outstanding = subject.traffic.and_then(|traffic| {
+        let most = traffic.senders().map(|(_, counts)| detail(counts)?.most_outstanding);
+        let sends = most.sum::<Option<u64>>()?;
+        Some(sends.saturating_add(traffic.all.recv_wrs))
+    });
+    let near = outstanding.is_none_or(|n| n * 2 > u64::from(worst.cqe));
     Case::new(
-        Severity::Warning,
+        if near { Severity::Warning } else { Severity::Note },
         Confidence::Low,
         format!("{} smaller than what may complete into it", many(found, "completion queue")),
     )
@@ -123,6 +134,10 @@ fn too_small(subject: &Subject<'_>) -> Verdict {
         count(worst.most_possible),
         many(worst.qps.peak, "queue pair")
     ))
+    .because_of(outstanding.map(|n| Evidence {
+        text: format!("{} under way at most, all queue pairs together", many(n, "request")),
+        qpns: Vec::new(),
+    }))
     .found()
 }
 

@@ -4,7 +4,9 @@ use super::super::finding::{Confidence, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{Host, Subject};
 use super::man;
+use crate::model::Queue;
 use crate::report::units::{count, duration};
+use crate::sample::QueueKind;
 
 const LOST: Threshold = Threshold {
     key: "min_events",
@@ -65,17 +67,41 @@ const RNRS: Threshold = Threshold {
 pub static RNR_GROWING: Rule = Rule {
     id: "receiver-not-ready",
     title: "senders meet no posted receive, again and again",
-    looks_at: "growth of receiver-not-ready counters (rnr_nak_retry_err, out_of_buffer, rcvd_rnr_err, send_rnr_err), with rnr_retry and min_rnr_timer of the queue pairs",
+    looks_at: "growth of receiver-not-ready counters (rnr_nak_retry_err, out_of_buffer, rcvd_rnr_err, send_rnr_err; the emulated device's rnr_naks_received), with rnr_retry and min_rnr_timer of the queue pairs",
     plane: Plane::Device,
     thresholds: &[&RNRS],
     cause: "Messages arrive faster than receives are posted. With rnr_retry 7 (for ever, NCCL's ordinary setting) nothing fails: each such message only waits, min_rnr_timer at least.",
     remedy: "Post more receives ahead (a deeper receive queue or an SRQ with a limit event), before going to RTR, and from a thread that is not delayed by the work on messages; keep min_rnr_timer short (12: 0.64 ms).",
     unless: "waiting is the flow control that is wanted.",
     workload: None,
-    shown: Shown::Synthetic { why: "the counters are those of a kernel device" },
+    shown: Shown::By("receiver-not-ready"),
     links: &[man!("3", "ibv_post_recv"), man!("3", "ibv_modify_qp")],
     met: &["ydb-platform/nbs#5790", "meta-pytorch/torchcomms#3345", "spdk/spdk#2937"],
     check: Check::Process(rnr_growing),
+};
+
+const LATE: Threshold = Threshold {
+    key: "min_late_ms",
+    value: 1.0,
+    unit: "ms between RTR and the first receive, at least",
+    why: "a peer that is told of the connection at once sends within a millisecond",
+};
+
+/// Receives that come after the queue pair can be sent to.
+pub static RECEIVES_LATE: Rule = Rule {
+    id: "receives-after-rtr",
+    title: "receives are posted only after the queue pair can be sent to, and senders met none",
+    looks_at: "when a queue pair went to RTR against the last sample that knew of no posted receive, and growth of receiver-not-ready counters",
+    plane: Plane::Data,
+    thresholds: &[&LATE],
+    cause: "From RTR on a queue pair takes messages. The peer sent before the first receive was posted: it was told to come again later (RNR), and waited min_rnr_timer each time, or broke with rnr_retry 0.",
+    remedy: "Post receives in the state INIT, before ibv_modify_qp to RTR: a receive queue takes them from INIT on. With librdmacm post them before rdma_accept or rdma_connect.",
+    unless: "",
+    workload: None,
+    shown: Shown::By("receives-after-rtr"),
+    links: &[man!("3", "ibv_post_recv"), man!("3", "ibv_modify_qp")],
+    met: &["meta-pytorch/torchcomms#3345"],
+    check: Check::Process(receives_late),
 };
 
 const LOSS_COUNTERS: [&str; 14] = [
@@ -180,12 +206,66 @@ fn slower(host: &Host<'_>) -> Option<Evidence> {
     })
 }
 
+/// Growth of receiver-not-ready counters. The emulated device counts both ends of a connection on one host: once is
+/// enough.
+fn rnrs(host: &Host<'_>) -> (u64, Vec<Evidence>) {
+    let kernel = growth(host, &RNR_COUNTERS);
+    if kernel.0 > 0 {
+        return kernel;
+    }
+    let met = growth(host, &["rnr_naks_received"]);
+    if met.0 > 0 { met } else { growth(host, &["rnr_naks_sent"]) }
+}
+
+/// Queue pairs that were in RTR, and knew no receive, when a sample was taken: how many, how long at most, and which.
+fn late(subject: &Subject<'_>) -> Option<(u64, u64, Evidence)> {
+    let waited = |queue: &Queue| {
+        let until = queue.no_receive_until_ns?;
+        let qp = subject.qp_at(queue.pointer)?;
+        let ready = qp.transitions.iter().find(|change| change.to == "RTR" && change.errno == 0)?;
+        let waited = until.saturating_sub(ready.t_ns);
+        (waited as f64 >= subject.limit(&LATE) * 1e6).then_some((queue.number, waited))
+    };
+    let queues = subject.traffic?.queues.iter().filter(|(queue, _)| queue.kind == QueueKind::Qp);
+    let late: Vec<(u32, u64)> = queues.filter_map(|(queue, _)| waited(queue)).collect();
+    let longest = late.iter().map(|(_, waited)| *waited).max()?;
+    let qpns: Vec<u32> = late.iter().take(6).map(|(number, _)| *number).collect();
+    let text = format!("QPN {}", qpns.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
+    Some((late.len() as u64, longest, Evidence { text, qpns }))
+}
+
+fn receives_late(subject: &Subject<'_>) -> Verdict {
+    let Some((n, longest, which)) = late(subject) else { return Verdict::Clear };
+    let (sum, lines) = rnrs(subject.host);
+    if sum == 0 {
+        return Verdict::Clear;
+    }
+    let mut case = Case::new(
+        Severity::Warning,
+        Confidence::High,
+        format!(
+            "{} could be sent to before a receive was posted, and senders met none",
+            many(n, "queue pair")
+        ),
+    )
+    .because(format!("no receive for at least {} after RTR", duration(longest)))
+    .because_of(Some(which));
+    for line in lines {
+        case = case.because_of(Some(line));
+    }
+    case.found()
+}
+
 fn rnr_growing(subject: &Subject<'_>) -> Verdict {
+    // Receives that came late at the beginning are another rule's.
+    if late(subject).is_some() {
+        return Verdict::Clear;
+    }
     // Said once, of the process with most queue pairs.
     if subject.host.most_qps != Some(subject.process.info.id) {
         return Verdict::Clear;
     }
-    let (sum, lines) = growth(subject.host, &RNR_COUNTERS);
+    let (sum, lines) = rnrs(subject.host);
     if (sum as f64) < subject.limit(&RNRS) {
         return Verdict::Clear;
     }

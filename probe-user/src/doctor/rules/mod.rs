@@ -102,6 +102,7 @@ pub const RULES: &[&Rule] = &[
     &fabric::LOSS,
     &fabric::CONGESTION,
     &fabric::RNR_GROWING,
+    &fabric::RECEIVES_LATE,
     &placement::NUMA,
     &placement::PCIE,
     &placement::IOMMU,

@@ -3,6 +3,7 @@
 use super::super::finding::{Confidence, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
+use super::super::traffic::mean_bytes;
 use super::man;
 use crate::model::Qp;
 use crate::report::units::{count, percent};
@@ -12,12 +13,12 @@ use crate::sample::Gid;
 pub static MTU_SMALL: Rule = Rule {
     id: "path-mtu-small",
     title: "queue pairs have a path MTU below the port's",
-    looks_at: "path_mtu at RTR against the active MTU of the ports",
+    looks_at: "path_mtu at RTR against the active MTU of the ports, and the length of messages where posts are observed",
     plane: Plane::Device,
     thresholds: &[],
     cause: "A path MTU below the port's makes more packets of the same bytes, each with its headers and its work in the NIC.",
     remedy: "Use the smaller of both ends' active_mtu (ibv_query_port) as path_mtu when going to RTR (perftest: -m).",
-    unless: "the peer's port or a switch on the way allows no more.",
+    unless: "the peer's port or a switch on the way allows no more. Nothing is said where messages fit one packet as it is.",
     workload: None,
     shown: Shown::By("path-mtu-small"),
     links: &[man!("3", "ibv_modify_qp"), man!("3", "ibv_query_port")],
@@ -135,6 +136,13 @@ fn mtu_small(subject: &Subject<'_>) -> Verdict {
     let small = |qp: &Qp| qp.attributes.path_mtu_bytes.is_some_and(|mtu| mtu < smallest);
     let Some((n, which)) = subject.those(small) else { return Verdict::Clear };
     let mtu = subject.qps.iter().filter_map(|qp| qp.attributes.path_mtu_bytes).min().unwrap_or(0);
+    // Messages of one packet stay messages of one packet.
+    if subject
+        .traffic
+        .is_some_and(|traffic| traffic.all.wrs > 0 && mean_bytes(&traffic.all) <= f64::from(mtu))
+    {
+        return Verdict::Clear;
+    }
     Case::new(
         Severity::Note,
         Confidence::Medium,

@@ -2,7 +2,7 @@
 
 use super::super::finding::{Confidence, Cost, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
-use super::super::subject::{Mover, Subject};
+use super::super::subject::{Mover, SPARE, Subject};
 use super::super::traffic::{ATOMICS, READS, detail, is_pipelined, mean_bytes, of_opcodes, per_call, share};
 use super::man;
 use crate::report::units::{bytes, count, percent};
@@ -24,9 +24,9 @@ const RATE: Threshold = Threshold {
 
 const SMALL: Threshold = Threshold {
     key: "max_mean_bytes",
-    value: 1024.0,
+    value: 512.0,
     unit: "bytes",
-    why: "larger messages are bound by the link, not by posting",
+    why: "larger messages are bound by the link, not by posting: 1 KiB at 10 million a second is 100 Gb/s",
 };
 
 /// CPU time of one ibv_post_send, ns (HERD, section 5).
@@ -36,12 +36,12 @@ const POST_NS: f64 = 150.0;
 pub static ONE_PER_CALL: Rule = Rule {
     id: "one-wr-per-post",
     title: "work requests are posted one by one though several are under way",
-    looks_at: "work requests per ibv_post_send, their rate and size, and how many are under way at a time",
+    looks_at: "work requests per ibv_post_send, their rate and size, how many are under way at a time, on how many queue pairs, and whether the posting thread has time to spare",
     plane: Plane::Data,
-    thresholds: &[&MANY, &RATE, &SMALL],
-    cause: "Each ibv_post_send takes the queue's lock and rings the device's doorbell, a write over PCIe. A list pays both once.",
+    thresholds: &[&MANY, &RATE, &SMALL, &SPARE],
+    cause: "Each ibv_post_send takes the queue's lock and rings the device's doorbell, a write over PCIe. A list pays both once. The thread that posts has no time to spare: what a call costs is what limits the rate.",
     remedy: "Link the requests that are ready at the same time (ibv_send_wr.next) and post them by one ibv_post_send; with the extended API, several ibv_wr_* between ibv_wr_start and ibv_wr_complete (perftest: -l 16).",
-    unless: "requests become ready one by one: waiting for more to fill a list adds latency, and lists on a single queue pair may lower its rate on some NICs.",
+    unless: "requests become ready one by one: waiting for more to fill a list adds latency. Nothing is said of a single queue pair on a NIC, where lists were measured to lower the rate, nor where the thread waits for the device.",
     workload: Some("doorbell-batching"),
     shown: Shown::By("one-wr-per-post"),
     links: &[man!("3", "ibv_post_send")],
@@ -80,6 +80,20 @@ const FITS: Threshold = Threshold {
     why: "common NICs take 188 to 220 bytes inline; beyond, copying costs more than it saves",
 };
 
+const FEW: Threshold = Threshold {
+    key: "min_wrs",
+    value: 2_000.0,
+    unit: "work requests",
+    why: "one at a time, a second of messages is fewer than a queue full of them; a few hundred are set-up",
+};
+
+const OFTEN: Threshold = Threshold {
+    key: "min_per_second",
+    value: 1_000.0,
+    unit: "work requests per second",
+    why: "0.3 µs each is then 0.03 % of the time, and more with every message; below nobody notices",
+};
+
 const NOT_INLINE: Threshold = Threshold {
     key: "min_share",
     value: 0.5,
@@ -91,12 +105,12 @@ const NOT_INLINE: Threshold = Threshold {
 pub static NOT_INLINED: Rule = Rule {
     id: "small-not-inlined",
     title: "small payloads are not sent inline",
-    looks_at: "sends and writes that would have fitted inline, against those that were sent inline",
+    looks_at: "sends and writes that would have fitted inline, against those that were sent inline, and how many are under way at a time",
     plane: Plane::Data,
-    thresholds: &[&MANY, &RATE, &FITS, &NOT_INLINE],
-    cause: "For a payload by SGE the device reads the request, then the payload: one more round trip over PCIe, some 0.3 µs. An inline payload comes with the request.",
+    thresholds: &[&FEW, &OFTEN, &FITS, &NOT_INLINE],
+    cause: "For a payload by SGE the device reads the request, then the payload: one more round trip over PCIe, some 0.3 µs. An inline payload comes with the request. Few requests are under way at a time here, so that each message waits for it.",
     remedy: "Ask for max_inline_data (the payload's length, up to what the device takes) in ibv_create_qp and set IBV_SEND_INLINE on short sends and writes (perftest: -I 64); the buffer may then be used again at once.",
-    unless: "the processor posting is the bottleneck (inline copies), or long lists are posted: then inline may cost rate.",
+    unless: "throughput alone counts: with many requests under way the round trips overlap, and the copy costs the processor more than it saves (nothing is said then).",
     workload: Some("inline"),
     shown: Shown::By("small-not-inlined"),
     links: &[man!("3", "ibv_post_send"), man!("3", "ibv_create_qp")],
@@ -130,7 +144,7 @@ pub static QUEUE_FULL: Rule = Rule {
 
 /// CPU time as cost.
 fn core(rate: f64, ns: f64, what: &str) -> Cost {
-    let core = rate * ns / 1e9;
+    let core = (rate * ns / 1e9).min(1.0);
     Cost {
         us_per_message: Some(ns / 1e3),
         cpu_share: Some(core),
@@ -157,10 +171,19 @@ fn one_per_call(subject: &Subject<'_>) -> Verdict {
             && per_call(counts) <= 1.1
             && mean_bytes(counts) <= small
             && atomics * 2 < counts.wrs
+            // Many queue pairs with a request or two each have nothing to put into a list.
+            && detail(counts).and_then(|d| d.most_outstanding).is_none_or(|n| n >= 8)
     };
     let Some(those) = traffic.those(|_, counts| single(counts)) else { return Verdict::Clear };
     let rate = subject.per_second(those.sum.wrs);
-    if !is_pipelined(&those.sum, &traffic.all) || (traffic.has_rates() && rate < subject.limit(&RATE)) {
+    // A NIC fetches a list by DMA, and waits for it before it goes on with that queue pair: on a single one a list is
+    // slower than the doorbells it saves (Kalia et al., ATC 2016, section 5.2.1). Software has no such wait.
+    let alone = those.n == 1 && subject.mover() != Mover::Software;
+    if alone
+        || subject.waits_for_device()
+        || !is_pipelined(&those.sum, &traffic.all)
+        || (traffic.has_rates() && rate < subject.limit(&RATE))
+    {
         return Verdict::Clear;
     }
     let mut case = Case::new(
@@ -225,7 +248,7 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
         Mover::Nic => Confidence::Medium,
         Mover::Modelled | Mover::Unknown => Confidence::Low,
     };
-    let (least, fits, limit) = (subject.limit(&MANY), subject.limit(&FITS), subject.limit(&NOT_INLINE));
+    let (least, fits, limit) = (subject.limit(&FEW), subject.limit(&FITS), subject.limit(&NOT_INLINE));
     // Class n holds payloads of at most 2^n bytes.
     let largest = (fits as u64).checked_ilog2();
     let could = |counts: &QueueCounts| -> u64 {
@@ -247,7 +270,7 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
     };
     let Some(those) = traffic.those(|_, counts| by_sge(counts)) else { return Verdict::Clear };
     let rate = subject.per_second(those.sum.wrs);
-    if traffic.has_rates() && rate < subject.limit(&RATE) {
+    if is_pipelined(&those.sum, &traffic.all) || (traffic.has_rates() && rate < subject.limit(&OFTEN)) {
         return Verdict::Clear;
     }
     Case::new(Severity::Note, confidence, NOT_INLINED.title)

@@ -3,7 +3,7 @@
 use super::super::finding::{Confidence, Cost, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{Mover, Subject};
-use super::super::traffic::{detail, is_pipelined, mean_bytes, share};
+use super::super::traffic::{ATOMICS, detail, is_pipelined, mean_bytes, of_opcodes, share};
 use super::man;
 use crate::report::units::{bytes, count, duration, percent};
 use crate::sample::QueueCounts;
@@ -48,21 +48,28 @@ const RATE: Threshold = Threshold {
 
 const SMALL: Threshold = Threshold {
     key: "max_mean_bytes",
-    value: 1024.0,
+    value: 512.0,
     unit: "bytes",
-    why: "longer messages fill the link from a single queue pair",
+    why: "at some 10 million a second, which one queue pair of a current NIC does, 1 KiB already fills a link of 100 Gb/s",
+};
+
+const KEEPS_UP: Threshold = Threshold {
+    key: "min_empty_polls_per_wr",
+    value: 0.5,
+    unit: "empty polls per work request",
+    why: "a thread that looks in vain less often than for every second request is busy itself: it cannot feed a second queue pair",
 };
 
 /// All through one.
 pub static ONE_QP: Rule = Rule {
     id: "one-queue-pair",
     title: "all small messages go through one queue pair",
-    looks_at: "how work requests are spread over the queue pairs of a process, their size, and how many are under way",
+    looks_at: "how work requests are spread over the queue pairs of a process, their size, how many are under way, and whether polls find nothing: the thread waits for the device",
     plane: Plane::Data,
-    thresholds: &[&MANY, &RATE, &SMALL],
+    thresholds: &[&MANY, &RATE, &SMALL, &KEEPS_UP],
     cause: "A NIC works at a queue pair with one of its processing units (8 to 32 of them), and a bonded pair of ports carries one queue pair over one port: one queue pair uses a part of the device.",
     remedy: "Spread independent messages over 2 to 4 queue pairs per unit that is to work: begin with 8 (NCCL_IB_QPS_PER_CONNECTION, perftest -q 8), and measure.",
-    unless: "messages must stay in order, or the rate that is wanted is reached. How many units a NIC has is not published for all.",
+    unless: "messages must stay in order, or the rate that is wanted is reached. Nothing is said where the posting thread is busy all the time, of atomics and of datagrams. How many units a NIC has is not published for all.",
     workload: Some("multi-qp"),
     shown: Shown::By("one-queue-pair"),
     links: &[man!("3", "ibv_create_qp")],
@@ -158,6 +165,11 @@ fn one_qp(subject: &Subject<'_>) -> Verdict {
         || mean_bytes(counts) > subject.limit(&SMALL)
         || !is_pipelined(counts, &traffic.all)
         || (traffic.has_rates() && rate < subject.limit(&RATE))
+        // Atomics wait for the lock of their address, whatever queue pair they come from.
+        || of_opcodes(counts, &ATOMICS) * 2 >= counts.wrs
+        // A datagram queue pair reaches every peer: more of them bring nothing that posting lists does not.
+        || subject.qp_at(queue.pointer).is_some_and(|qp| qp.qp_type == "UD")
+        || (traffic.all.polls > 0 && share(traffic.all.empty_polls, traffic.all.wrs) < subject.limit(&KEEPS_UP))
     {
         return Verdict::Clear;
     }

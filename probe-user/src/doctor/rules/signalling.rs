@@ -2,8 +2,8 @@
 
 use super::super::finding::{Confidence, Cost, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
-use super::super::subject::Subject;
-use super::super::traffic::{is_pipelined, share};
+use super::super::subject::{Mover, SPARE, Subject};
+use super::super::traffic::{is_pipelined, mean_bytes, share};
 use super::man;
 use crate::report::units::{count, percent};
 
@@ -28,6 +28,13 @@ const RATE: Threshold = Threshold {
     why: "below it the completions of a second take less than a thousandth of a core",
 };
 
+const SMALL: Threshold = Threshold {
+    key: "max_mean_bytes",
+    value: 512.0,
+    unit: "bytes",
+    why: "larger messages are bound by a NIC's link, not by completions: 1 KiB at 10 million a second is 100 Gb/s. Software has no such bound",
+};
+
 /// What a completion costs the program and the device, ns: published measurements of unsignalled against signalled
 /// small messages (HERD, figure 5: 13.5 against 19.5 million a second) differ by this.
 const COMPLETION_NS: f64 = 23.0;
@@ -36,12 +43,12 @@ const COMPLETION_NS: f64 = 23.0;
 pub static EVERYTHING: Rule = Rule {
     id: "everything-signalled",
     title: "every send asks for a completion",
-    looks_at: "share of signalled work requests and whether several are under way at a time; without observed posts, sq_sig_all of the queue pairs",
+    looks_at: "share of signalled work requests, their size, whether several are under way at a time, and whether the thread has time to spare; without observed posts, sq_sig_all of the queue pairs",
     plane: Plane::Control,
-    thresholds: &[&MANY, &ALL, &RATE],
+    thresholds: &[&MANY, &ALL, &RATE, &SMALL, &SPARE],
     cause: "Every send makes a completion entry that the device must write and the program must poll, also where nobody needs it.",
     remedy: "Create the queue pair with sq_sig_all = 0 and set IBV_SEND_SIGNALED on one send in N only (N = 16 to 64, at most half of max_send_wr); that completion stands for all before it (perftest: -Q 64).",
-    unless: "every completion is acted on by itself, only one request is under way at a time, or sends are rare.",
+    unless: "every completion is acted on by itself, only one request is under way at a time, or sends are rare. Nothing is said where the thread waits for the device: there a completion saved is no message won.",
     workload: Some("selective-signaling"),
     shown: Shown::By("everything-signalled"),
     links: &[man!("3", "ibv_post_send"), man!("3", "ibv_create_qp")],
@@ -93,12 +100,18 @@ pub static LATE: Rule = Rule {
 fn everything(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return everything_by_creation(subject) };
     let (least, limit) = (subject.limit(&MANY), subject.limit(&ALL));
+    let small = if subject.mover() == Mover::Software { f64::INFINITY } else { subject.limit(&SMALL) };
     let signalled = |counts: &crate::sample::QueueCounts| {
-        traffic.enough(counts, least) && share(counts.signalled, counts.wrs) >= limit
+        traffic.enough(counts, least)
+            && share(counts.signalled, counts.wrs) >= limit
+            && mean_bytes(counts) <= small
     };
     let Some(those) = traffic.those(|_, counts| signalled(counts)) else { return Verdict::Clear };
     let rate = subject.per_second(those.sum.wrs);
-    if !is_pipelined(&those.sum, &traffic.all) || (traffic.has_rates() && rate < subject.limit(&RATE)) {
+    if subject.waits_for_device()
+        || !is_pipelined(&those.sum, &traffic.all)
+        || (traffic.has_rates() && rate < subject.limit(&RATE))
+    {
         return Verdict::Clear;
     }
     let core = rate * COMPLETION_NS / 1e9;

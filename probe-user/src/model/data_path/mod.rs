@@ -36,6 +36,8 @@ pub struct Queue {
     pub gone: bool,
     /// How it is observed, where that differs from its process.
     pub observed: Option<Observed>,
+    /// When the sample was taken before the first that tells of posted receives: until then there was none.
+    pub no_receive_until_ns: Option<u64>,
     /// What it counted.
     pub tally: Tally,
 }
@@ -82,6 +84,9 @@ impl DataPath {
         (queue.kind, queue.object) = key;
         (queue.pointer, queue.number, queue.gone) = (told.pointer, told.number, told.gone);
         queue.observed = told.observed.as_ref().map(bounded);
+        if told.counts.recv_wrs > 0 {
+            queue.no_receive_until_ns.get_or_insert(from_ns);
+        }
         queue.tally.sampled(&told.counts, from_ns, to_ns);
         let latest = self.at.entry((told.queue, told.pointer)).or_insert(told.object);
         *latest = (*latest).max(told.object);

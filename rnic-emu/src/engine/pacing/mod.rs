@@ -116,6 +116,8 @@ impl Pacer {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let paced = *r.paced.get_or_insert_with(|| state.enter(&r.fixed, &r.queue.route));
+        // It may have been reset and connected anew with another limit since the last post.
+        state.model.limit_reads(paced.id, u32::from(r.attr.max_rd_atomic));
         let mut list = std::mem::take(&mut state.list);
         list.clear();
         for counter in from..r.queue.posted {
