@@ -18,7 +18,7 @@ mod sites;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::sample::{
-    Connection, Device, Footer, Header, Lost, Probe, Process, ProcessId, Record, Sample, Symbol,
+    Connection, Device, Footer, Header, Lost, Probe, Process, ProcessId, Record, Sample, Symbol, Verdict,
 };
 
 pub use calls::{CallStats, Interval};
@@ -158,6 +158,15 @@ impl Model {
         self.lost_before = self.lost.clone();
         let room = &mut self.room;
         self.processes.values_mut().for_each(|process| process.start_window(room));
+    }
+
+    /// The file whose probes came latest after a process had mapped it, and how long, ns; `None` where all were there first. What
+    /// was called in that time is in no count.
+    pub fn latest_probes(&self) -> Option<(&str, u64)> {
+        let live = self.probes.values().filter(|p| p.call.is_some() && p.verdict == Verdict::Live);
+        let late = live.filter_map(|p| Some((p, p.late_ns?)));
+        let (probe, late_ns) = late.max_by_key(|(_, late_ns)| *late_ns)?;
+        Some((probe.place.rsplit_once("+0x").map_or(probe.place.as_str(), |(file, _)| file), late_ns))
     }
 
     /// What was missed within the window of interest.

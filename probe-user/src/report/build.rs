@@ -55,6 +55,7 @@ pub fn build(model: &Model, notes: Option<&Notes>, filter: &Filter) -> Report {
             kernel_returns: lost.kernel_returns,
             uncounted: lost.uncounted,
         },
+        late: model.latest_probes().map(|(file, late_ns)| Late { file: file.to_owned(), late_ns }),
         probes: model
             .probes
             .values()

@@ -27,6 +27,8 @@ pub struct Report {
     pub window: Option<Window>,
     /// What was missed.
     pub lost: Lost,
+    /// The file whose probes came latest after a process had loaded it; `null` where all were there first.
+    pub late: Option<Late>,
     /// Every probe and its verdict.
     pub probes: Vec<Probe>,
     /// Devices of the host, with the counters last seen.
@@ -89,6 +91,15 @@ pub struct Lost {
     pub kernel_returns: u64,
     /// Hits that found a counter table full: some counts are too low.
     pub uncounted: u64,
+}
+
+/// Probes that were put into a file after a process had loaded it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Late {
+    /// The file.
+    pub file: String,
+    /// How long after; calls of that time are in no count.
+    pub late_ns: u64,
 }
 
 /// A probe's verdict.

@@ -115,14 +115,14 @@ impl Text<'_> {
             let live =
                 |p: &Probe| p.call.is_some() && matches!(p.verdict, Verdict::Live | Verdict::Sampled { .. });
             if report.probes.is_empty() || report.probes.iter().any(live) {
-                return match late(&report.probes) {
+                return match &report.late {
                     None => self.row("missed", "nothing: counts are exact"),
-                    Some((file, late_ns)) => self.warn(
+                    Some(late) => self.warn(
                         "missed",
                         &format!(
                             "perhaps calls within {} after {} was loaded: the probes were in place only then; nothing since",
-                            duration(late_ns),
-                            clean(file)
+                            duration(late.late_ns),
+                            clean(&late.file)
                         ),
                     ),
                 };
@@ -575,13 +575,6 @@ impl Text<'_> {
         }
         Ok(())
     }
-}
-
-/// The file whose probes came latest after a process had loaded it, and how late; `None` where all were there first.
-fn late(probes: &[Probe]) -> Option<(&str, u64)> {
-    let live = probes.iter().filter(|p| p.call.is_some() && p.verdict == Verdict::Live);
-    let (probe, late_ns) = live.filter_map(|p| Some((p, p.late_ns?))).max_by_key(|(_, late_ns)| *late_ns)?;
-    Some((probe.place.rsplit_once("+0x").map_or(probe.place.as_str(), |(file, _)| file), late_ns))
 }
 
 fn quantiles(l: &Latency) -> Option<String> {

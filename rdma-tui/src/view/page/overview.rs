@@ -12,6 +12,7 @@ use crate::app::world::Status;
 use super::super::Context;
 use super::super::widgets::facts::{Fact, facts};
 use super::super::widgets::{area, explain, panel::panel, put, put_right};
+use super::probes::late;
 
 pub fn draw(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     let roomy = area.height >= 34;
@@ -189,7 +190,10 @@ fn health(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         Status::Standing => "at rest".into(),
     };
     let missed = match totals::lost(&world.model) {
-        0 => Fact::new("lost", "nothing: every count is exact").styled(theme.dim()),
+        0 => late(&world.model).map_or_else(
+            || Fact::new("lost", "nothing: every count is exact").styled(theme.dim()),
+            |late| late.styled(theme.warn()),
+        ),
         _ => Fact::new(
             "lost",
             format!(

@@ -3,7 +3,9 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::app::format::count;
+use probe_user::model::Model;
+
+use crate::app::format::{count, duration, harmless};
 use crate::app::totals;
 
 use super::super::Context;
@@ -69,5 +71,13 @@ fn lost(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         fact("uncounted", lost.uncounted, "counter table full: counts are too low"),
         fact("records", world.source.dropped_records, "not read from the collector in time"),
     ];
-    facts(buf, inside, &list, theme);
+    let late = late(&world.model).map(|fact| fact.styled(theme.warn()));
+    facts(buf, inside, &list.into_iter().chain(late).collect::<Vec<_>>(), theme);
+}
+
+/// What may have been called before the probes were in place.
+pub(super) fn late(model: &Model) -> Option<Fact> {
+    let (file, late_ns) = model.latest_probes()?;
+    let name = harmless(file.rsplit('/').next().unwrap_or(file));
+    Some(Fact::new("late", format!("▲ {name} was watched {} after it was loaded", duration(late_ns as f64))))
 }
