@@ -17,7 +17,7 @@ const POLLS: Threshold = Threshold {
 
 const EMPTY: Threshold = Threshold {
     key: "min_empty_share",
-    value: 0.999,
+    value: 0.99,
     unit: "share of polls",
     why: "a busy poller at a high rate of messages finds nothing in nine of ten polls and is right to poll",
 };
