@@ -36,10 +36,51 @@ fn check_findings(path: &Path, world: &World) {
     assert_eq!(serde_json::to_value(world.findings()).unwrap(), told["findings"]);
 }
 
+/// Registrations by call site are those of `report --by call-site`.
+fn check_sites(path: &Path, world: &World) {
+    let model = replay(Reader::open(path).unwrap(), Window::default()).unwrap();
+    let told = report::by_site(&model, &Filter::default()).sites;
+    let mut told: Vec<_> = told
+        .iter()
+        .filter(|site| rdma_tui::app::history::registers(site.call))
+        .map(|s| {
+            serde_json::json!([
+                s.pid,
+                s.site,
+                s.count,
+                s.failed,
+                s.mean_ns,
+                s.total_ns,
+                s.bytes,
+                s.live,
+                s.live_bytes
+            ])
+        })
+        .collect();
+    let keys = [
+        "pid",
+        "site",
+        "site.count",
+        "site.failed",
+        "site.mean",
+        "site.total",
+        "site.bytes",
+        "site.live",
+        "site.live_bytes",
+    ];
+    let shown = json::everything(world);
+    let row = |row: &Value| Value::from(keys.map(|key| row[key].clone()).to_vec());
+    let mut shown: Vec<Value> = table(&shown, "sites").iter().map(row).collect();
+    told.sort_by_key(ToString::to_string);
+    shown.sort_by_key(ToString::to_string);
+    assert_eq!(shown, told);
+}
+
 fn check(path: &Path) {
     let report = serde_json::to_value(report_of(path)).unwrap();
     let world = feed::replay::load(path, None).unwrap();
     check_findings(path, &world);
+    check_sites(path, &world);
     let shown = json::everything(&world);
     let processes = report["processes"].as_array().unwrap();
     assert!(!processes.is_empty());

@@ -37,6 +37,7 @@ fn opened_rows_and_help() {
         ("help", Page::Queues, &[Key::Char('?')]),
         ("grouped", Page::Queues, &[Key::Char('b'), Key::Char('b'), Key::Char('b')]),
         ("ranges", Page::Registration, &[Key::Char('v')]),
+        ("sites", Page::Registration, &[Key::Char('v'), Key::Char('v')]),
     ] {
         let screen = lines(&render(page, &world, &theme(), (120, 40), |app| {
             keys.iter().for_each(|key| _ = app.key(*key, &world));

@@ -143,7 +143,17 @@ impl Sites {
 
     /// Every place that made a call or has something alive.
     pub fn iter(&self) -> impl Iterator<Item = &Site> {
-        self.sites.iter().filter(|site| site.count > 0 || site.live > 0)
+        self.numbered().map(|(_, site)| site)
+    }
+
+    /// The same with the number that a place keeps for as long as its process is told of.
+    pub fn numbered(&self) -> impl Iterator<Item = (usize, &Site)> {
+        self.sites.iter().enumerate().filter(|(_, site)| site.count > 0 || site.live > 0)
+    }
+
+    /// The place of that number.
+    pub fn get(&self, number: usize) -> Option<&Site> {
+        self.sites.get(number)
     }
 }
 

@@ -37,6 +37,7 @@ pub fn name(table: TableId) -> &'static str {
         TableId::Processes => "processes",
         TableId::Registrants => "registration",
         TableId::Ranges => "ranges",
+        TableId::Sites => "sites",
         TableId::Sizes => "sizes",
         TableId::Qps => "qps",
         TableId::Posting => "posting",

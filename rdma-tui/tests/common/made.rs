@@ -7,8 +7,10 @@ use probe_user::model::bucket_of;
 use probe_user::sample::{
     Call, CallCount, Detail, Device, Event, Footer, Header, Histogram, Lost, Observed, ObservedBy, Opcode,
     Port, Probe, Process, ProcessId, ProcessSample, QpAttributes, QueueCounts, QueueDetail, QueueKind,
-    QueueSample, ReapLatency, Record, RegistrationSplit, SCHEMA, Sample, Strides, Verdict,
+    QueueSample, ReapLatency, Record, RegistrationSplit, SCHEMA, Sample, Strides, Symbol, Verdict,
 };
+
+use rdma_tui::app::history::registers;
 
 const SECOND: u64 = 1_000_000_000;
 /// 2026-03-01 12:00:00 UTC.
@@ -38,6 +40,8 @@ pub struct Made {
     pub dice: Dice,
     changed: std::collections::BTreeSet<ProcessId>,
     lost: Lost,
+    /// Where registrations are made from, from now on.
+    stack: Vec<u64>,
 }
 
 impl Made {
@@ -62,6 +66,7 @@ impl Made {
             dice: Dice::new(7),
             changed: std::collections::BTreeSet::new(),
             lost: Lost::default(),
+            stack: Vec::new(),
         }
     }
 
@@ -79,6 +84,18 @@ impl Made {
             host: String::new(),
         }));
         id
+    }
+
+    /// Names an address of a process.
+    pub fn symbol(&mut self, id: ProcessId, addr: u64, name: &str, source: &str, line: u32) {
+        self.records.push(Record::Symbol(Symbol {
+            id,
+            addr,
+            name: name.into(),
+            source: source.into(),
+            line,
+            ..Symbol::default()
+        }));
     }
 
     pub fn exit(&mut self, id: ProcessId, comm: &str) {
@@ -127,7 +144,7 @@ impl Made {
             call,
             errno,
             detail,
-            stack: Vec::new(),
+            stack: if registers(call) { self.stack.clone() } else { Vec::new() },
         }));
     }
 
@@ -446,10 +463,14 @@ pub fn troubled_host() -> Vec<Record> {
                 let qp = made.qp(store, 200 + i, "RC", cq, 512, false, "10.0.0.21", &["INIT", "RTR", "RTS"]);
                 stores.push((qp, 200 + i, cq));
             }
+            made.symbol(store, 0x40_1a24, "fill_pool", "pool.c", 88);
+            made.symbol(store, 0x40_2b68, "handle_put", "put.c", 214);
+            made.stack = vec![0x40_1a24];
             for i in 0..6_u64 {
                 let mr = made.register(store, 0x7f10_0000_0000 + (i << 30), 256 << 20);
                 pool.push(mr);
             }
+            made.stack.clear();
             made.exit(short, "ibv_devinfo");
         }
         if (5..37).contains(&second) {
@@ -490,11 +511,13 @@ pub fn troubled_host() -> Vec<Record> {
             made.polls(trainer, cq, calls, u64::from(second == 80 && qpn == 1008) * 5, calls * 12);
         }
         let busy = 20 + made.dice.below(25) + if (50..70).contains(&second) { 60 } else { 0 };
+        made.stack = vec![0x40_2b68];
         for i in 0..busy {
             let size = [4096, 4096, 16_384, 65_536, 1 << 20][made.dice.below(5) as usize];
             let mr = made.register(store, 0x7f30_0000_0000 + (i % 24) * (2 << 20), size);
             made.deregister(store, mr);
         }
+        made.stack.clear();
         if second.is_multiple_of(40) {
             let failed = Detail::Mr {
                 mr: 0,

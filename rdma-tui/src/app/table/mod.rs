@@ -19,6 +19,8 @@ pub enum TableId {
     Registrants,
     /// Ranges registered again and again.
     Ranges,
+    /// Registrations by the place in the program they come from.
+    Sites,
     /// Registrations by size.
     Sizes,
     /// Queue pairs.
@@ -41,10 +43,11 @@ pub enum TableId {
 
 impl TableId {
     /// All tables.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Processes,
         Self::Registrants,
         Self::Ranges,
+        Self::Sites,
         Self::Sizes,
         Self::Qps,
         Self::Posting,
@@ -62,6 +65,7 @@ impl TableId {
             Self::Processes => "Processes",
             Self::Registrants => "Registration by process",
             Self::Ranges => "Ranges registered most often",
+            Self::Sites => "Registration by call site",
             Self::Sizes => "Registration by size",
             Self::Qps => "Queue pairs",
             Self::Posting => "Queue pairs by work posted",
@@ -78,7 +82,7 @@ impl TableId {
     pub fn of(page: Page) -> &'static [Self] {
         match page {
             Page::Overview => &[Self::Processes],
-            Page::Registration => &[Self::Registrants, Self::Ranges, Self::Sizes],
+            Page::Registration => &[Self::Registrants, Self::Ranges, Self::Sites, Self::Sizes],
             Page::Queues => &[Self::Qps, Self::Cqs, Self::Srqs],
             Page::DataPath => &[Self::Posting, Self::Cqs],
             Page::Findings => &[Self::Findings],
@@ -94,6 +98,7 @@ impl TableId {
             Self::Processes => ("calls.rate", true),
             Self::Registrants => ("reg.count", true),
             Self::Ranges => ("range.uses", true),
+            Self::Sites => ("site.total", true),
             Self::Sizes => ("size.class", false),
             Self::Qps => ("pid", false),
             Self::Posting => ("wr.count", true),

@@ -1,9 +1,10 @@
 //! Rows: what names them while figures change, and how they are found in a model.
 
 use probe_user::doctor::Finding;
-use probe_user::model::{Cq, ProcessModel, Qp, SizeClass, Srq};
+use probe_user::model::{Cq, ProcessModel, Qp, Site, SizeClass, Srq};
 use probe_user::sample::{Device, Port, Probe, ProcessId};
 
+use super::super::history::registers;
 use super::super::workload::Workload;
 use super::super::world::World;
 use super::TableId;
@@ -20,6 +21,7 @@ pub enum RowKey {
     Cq(ProcessId, u64),
     Srq(ProcessId, u64),
     Range { process: ProcessId, addr: u64, length_bytes: u64, uses: u64 },
+    Site(ProcessId, usize),
     Size(u8),
     Finding { id: &'static str, process: Option<ProcessId> },
     Workload(usize),
@@ -36,6 +38,7 @@ pub enum Row<'w> {
     Cq(&'w ProcessModel, u64, &'w Cq),
     Srq(&'w ProcessModel, u64, &'w Srq),
     Range { process: &'w ProcessModel, addr: u64, length_bytes: u64, uses: u64 },
+    Site(&'w ProcessModel, &'w Site),
     Size(u8, SizeClass),
     Finding(&'w Finding),
     Workload(&'w Workload),
@@ -67,6 +70,12 @@ pub fn keys(table: TableId, world: &World) -> Vec<RowKey> {
                     length_bytes,
                     uses,
                 })
+            })
+            .collect(),
+        TableId::Sites => processes()
+            .flat_map(|(id, p)| {
+                let registering = p.sites.numbered().filter(|(_, site)| registers(site.call));
+                registering.map(|(number, _)| RowKey::Site(*id, number))
             })
             .collect(),
         TableId::Sizes => sizes(world).map(RowKey::Size).collect(),
@@ -129,6 +138,10 @@ pub fn row<'w>(key: &RowKey, world: &'w World) -> Option<Row<'w>> {
         }
         RowKey::Range { process: id, addr, length_bytes, uses } => {
             Row::Range { process: process(id)?, addr: *addr, length_bytes: *length_bytes, uses: *uses }
+        }
+        RowKey::Site(id, number) => {
+            let process = process(id)?;
+            Row::Site(process, process.sites.get(*number)?)
         }
         RowKey::Size(class) => Row::Size(*class, size(world, *class)),
         RowKey::Finding { id, process } => {

@@ -7,6 +7,7 @@ mod memory;
 mod posting;
 mod process;
 mod queue;
+mod sites;
 
 use std::sync::LazyLock;
 
@@ -26,6 +27,7 @@ use posting::POSTING;
 pub use posting::seen;
 use process::PROCESSES;
 use queue::{CQS, QPS, SRQS};
+use sites::SITES;
 
 /// A column.
 pub struct Column {
@@ -85,6 +87,7 @@ pub fn columns(table: TableId) -> &'static [Column] {
         TableId::Processes => PROCESSES,
         TableId::Registrants => REGISTRANTS,
         TableId::Ranges => RANGES,
+        TableId::Sites => SITES,
         TableId::Sizes => SIZES,
         TableId::Qps => QPS,
         TableId::Posting => POSTING,
@@ -112,6 +115,7 @@ fn process<'w>(row: &Row<'w>) -> Option<&'w ProcessModel> {
         | Row::Qp(p, _)
         | Row::Cq(p, _, _)
         | Row::Srq(p, _, _)
+        | Row::Site(p, _)
         | Row::Range { process: p, .. } => Some(p),
         _ => None,
     }
