@@ -256,7 +256,10 @@ impl<'m> Subject<'m> {
     /// Whether the threads of the process have time to spare while work is under way: they poll in vain between posts, or
     /// sleep until an event comes. What posting costs the processor then costs no throughput.
     pub fn waits_for_device(&self) -> bool {
-        let Some(traffic) = self.traffic else { return false };
+        let Some(traffic) = self.traffic.filter(|_| self.mover() != Mover::Software) else {
+            // Where software moves the data, processors limit in any case.
+            return false;
+        };
         let asleep = self.process.count(Call::GetCqEvent).total_ns as f64 / self.busy_ns() as f64;
         spins_per_wr(&traffic.all) >= self.limit(&SPARE) || asleep >= SPARE_ASLEEP
     }
