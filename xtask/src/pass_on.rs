@@ -128,7 +128,7 @@ pub fn gallery(gallery: &Gallery) -> Result<u8> {
 ///
 /// # Errors
 /// When something does not build.
-pub fn gallery_command() -> Result<Command> {
+fn gallery_command() -> Result<Command> {
     let mut build = command::cargo();
     build.args(["build", "--quiet", "--package", "workloads", "--package", "rnic-emu-preload"]);
     build.args(["--package", "verbs-tap"]);

@@ -77,16 +77,11 @@ pub enum Root {
     No,
 }
 
-/// The user this program acts as; 0 is root.
-pub fn effective_user() -> u32 {
-    // SAFETY: `geteuid` takes nothing, changes nothing and cannot fail.
-    unsafe { libc::geteuid() }
-}
-
 impl Root {
     /// Looks at who runs this and whether sudo would work.
     pub fn here() -> Self {
-        let euid = effective_user();
+        // SAFETY: `geteuid` takes nothing, changes nothing and cannot fail.
+        let euid = unsafe { libc::geteuid() };
         let sudo = paths::program("sudo").is_some();
         let silent = || {
             let sudo = Command::new("sudo").args(["-n", "true"]).stderr(std::process::Stdio::null()).status();

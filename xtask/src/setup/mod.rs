@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::command::quoted;
-pub use manager::effective_user;
 use manager::{Manager, Root};
 use needs::NEEDS;
 pub use needs::{Group, Need};

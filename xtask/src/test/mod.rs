@@ -9,7 +9,6 @@ use clap::Args;
 
 use crate::command;
 use crate::ebpf::{self, Comparison};
-use crate::pass_on;
 use crate::screenshots;
 use crate::setup::{self, Group, Wanted};
 use crate::vm;
@@ -80,13 +79,6 @@ pub fn main(options: &Options, by: By) -> Result<u8> {
     steps.take("pictures", |_| {
         screenshots::main(&screenshots::Options { check: true })?;
         Ok((Outcome::Passed("(docs/screens is what the dashboard draws)".to_owned()), String::new()))
-    });
-    steps.take("gallery", |verbose| {
-        if setup::effective_user() != 0 {
-            return Ok((Outcome::Skipped("recording with probes needs root".to_owned()), String::new()));
-        }
-        let (success, output) = step::run(&mut pass_on::gallery_command()?, verbose)?;
-        Ok((if success { Outcome::Passed(String::new()) } else { Outcome::Failed }, output))
     });
     deny::take(&mut steps);
 
