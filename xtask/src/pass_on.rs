@@ -113,36 +113,21 @@ pub fn emu_matrix(matrix: &EmuMatrix) -> Result<u8> {
 /// # Errors
 /// When something does not build or cargo cannot be started.
 pub fn gallery(gallery: &Gallery) -> Result<u8> {
-    let mut cargo = gallery_command()?;
-    if gallery.perftest {
-        cargo = gallery_test("perftest");
-        cargo.arg("--perftest").args(&gallery.arguments);
-    } else if gallery.families {
-        cargo = gallery_test("families");
-        cargo.args(["--include-ignored", "--nocapture"]);
-    }
-    Err(cargo.exec()).context("cannot start cargo")
-}
-
-/// The command that runs the gallery, after the programs it needs were built.
-///
-/// # Errors
-/// When something does not build.
-fn gallery_command() -> Result<Command> {
     let mut build = command::cargo();
     build.args(["build", "--quiet", "--package", "workloads", "--package", "rnic-emu-preload"]);
     build.args(["--package", "verbs-tap"]);
     command::run(&mut build)?;
-    let mut cargo = gallery_test("gallery");
-    cargo.arg("--include-ignored");
-    Ok(cargo)
-}
-
-/// A test of the gallery, without its arguments.
-fn gallery_test(name: &str) -> Command {
+    let (test, arguments): (&str, &[&str]) = if gallery.perftest {
+        ("perftest", &["--perftest"])
+    } else if gallery.families {
+        ("families", &["--include-ignored", "--nocapture"])
+    } else {
+        ("gallery", &["--include-ignored"])
+    };
     let mut cargo = command::cargo();
-    cargo.args(["test", "--quiet", "--package", "probe-user", "--test", name, "--"]);
-    cargo
+    cargo.args(["test", "--quiet", "--package", "probe-user", "--test", test, "--"]);
+    cargo.args(arguments).args(&gallery.arguments);
+    Err(cargo.exec()).context("cannot start cargo")
 }
 
 /// Runs a reference workload.
