@@ -88,6 +88,32 @@ impl Session {
     }
 
     #[track_caller]
+    fn wait_without(&self, text: &str) {
+        let begun = Instant::now();
+        while self.screen().contains(text) {
+            assert!(begun.elapsed() < PATIENCE, "'{text}' does not go:\n{}", self.screen());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Escape, which is a key of its own only while nothing follows it: typed again, with a pause, until `key`
+    /// does what it should.
+    #[track_caller]
+    fn leave_everything_and_type(&mut self, key: &str, text: &str) {
+        let begun = Instant::now();
+        loop {
+            for keys in ["\x1b", "\x1b", key] {
+                self.type_keys(keys.as_bytes());
+                thread::sleep(Duration::from_millis(300));
+            }
+            if self.screen().contains(text) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "'{text}' does not appear:\n{}", self.screen());
+        }
+    }
+
+    #[track_caller]
     fn ends(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
@@ -144,8 +170,8 @@ fn every_page_comes_up_and_q_gives_the_terminal_back() {
         ("2", "Registration by process"),
         ("3", "Queue pairs"),
         ("4", "Queue pairs by work posted"),
-        ("5", "5 Findings"),
-        ("6", "6 Workloads"),
+        ("5", "WHAT IS WRONG"),
+        ("6", "WORKLOAD"),
         ("7", "Devices and ports"),
         ("8", "What was missed"),
         ("1", "Health of the probes"),
@@ -154,8 +180,9 @@ fn every_page_comes_up_and_q_gives_the_terminal_back() {
         session.type_keys(key.as_bytes());
         session.wait_for(text);
     }
+    // The page shows beside the help: what follows an escape too early becomes one key with it.
     session.type_keys(b"\x1b");
-    session.wait_for("Health of the probes");
+    session.wait_without("this help");
     session.type_keys(b"\x1b[D");
     session.wait_for("119/120");
     session.type_keys(b"<");
@@ -199,15 +226,7 @@ fn garbage_is_survived() {
             .collect();
         session.type_keys(&bytes);
     }
-    // Out of whatever the garbage opened, then the first page.
-    for _ in 0..4 {
-        thread::sleep(Duration::from_millis(100));
-        session.type_keys(b"\x1b");
-    }
-    thread::sleep(Duration::from_millis(300));
-    session.type_keys(b"1");
-    session.wait_for("Health of the probes");
-    thread::sleep(Duration::from_millis(200));
+    session.leave_everything_and_type("1", "Health of the probes");
     session.type_keys(b"q");
     assert_eq!(session.ends().exit_code(), 0);
     session.is_given_back();
