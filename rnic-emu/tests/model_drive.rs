@@ -216,6 +216,25 @@ fn a_queue_pair_that_may_have_one_read_outstanding_reads_once_per_round_trip() {
 }
 
 #[test]
+fn a_small_path_mtu_makes_more_packets_of_the_same_bytes() {
+    let took = |mtu: u64| {
+        let mut model = Model::new(&profile("cx5-like"));
+        let cq = model.create_cq(NodeId(0));
+        let qp = model.create_qp(NodeId(0), NodeId(1), Transport::Rc, cq);
+        model.limit_packets(qp, mtu);
+        let write = Request { op: Op::Write, bytes: 65536, signalled: true, ..Request::default() };
+        model.post(0, qp, &[write; 64]);
+        let mut done = Vec::new();
+        model.advance(10 * time::MS, &mut done);
+        assert_eq!(done.len(), 64);
+        done[63].at as f64
+    };
+    let (small, whole) = (took(256), took(4096));
+    assert!(small > whole * 1.1, "256 B {small} ps, 4 KiB {whole} ps");
+    near(took(1 << 20), whole, 0.0);
+}
+
+#[test]
 fn a_hundred_thousand_queue_pairs_and_a_tebibyte_are_no_trouble() {
     let memory = random(1 << 40, 4096);
     let spec = LoadSpec { op: Op::Read, qps: 100_000, pick: Pick::Random, memory, ..busy() };

@@ -186,6 +186,28 @@ impl<'m> Subject<'m> {
         n as f64 / self.seconds()
     }
 
+    /// How many times slower than the NIC it models the emulated device runs; 1 of anything else. What a program does in
+    /// step with it is so much rarer by the clock.
+    pub fn slow_motion(&self) -> f64 {
+        if self.mover() != Mover::Modelled {
+            return 1.0;
+        }
+        // The device's own default.
+        let speed = self.variable("RNIC_EMU_SPEED").unwrap_or("1/64");
+        let (part, whole) = speed.split_once('/').unwrap_or((speed, "1"));
+        let ratio = whole.trim().parse::<f64>().ok().zip(part.trim().parse::<f64>().ok());
+        ratio.map_or(1.0, |(whole, part)| whole / part).clamp(1.0, 1e6)
+    }
+
+    /// The rates of a process in slow motion, as a caveat.
+    pub fn slowly(&self) -> Option<Evidence> {
+        let slower = self.slow_motion();
+        (slower > 1.0).then(|| Evidence {
+            text: format!("the emulated device runs {slower:.0} times slower than the NIC it models: rates are judged as they would be there"),
+            qpns: Vec::new(),
+        })
+    }
+
     /// Registrations that succeeded.
     pub fn registrations(&self) -> u64 {
         REGISTRATIONS.iter().map(|call| self.process.succeeded_calls(*call)).sum()

@@ -108,6 +108,8 @@ pub(super) struct Qp {
     pub reads: u32,
     /// READs and atomics it may have under way by its own attributes (`max_rd_atomic`).
     pub reads_allowed: u32,
+    /// Bytes of a packet by its own attributes (`path_mtu`).
+    pub mtu: u64,
     /// Requests handed over and not yet done.
     pub outstanding: u32,
     /// Requests of this QP that still own a record, flushed ones included.
@@ -294,6 +296,7 @@ impl Model {
             at_nic: 0,
             reads: 0,
             reads_allowed: u32::MAX,
+            mtu: u64::MAX,
             outstanding: 0,
             records: 0,
             last_done: 0,
@@ -319,6 +322,19 @@ impl Model {
         if let Some(entry) = self.qps.get_mut(qp.0 as usize) {
             entry.reads_allowed = most.max(1);
         }
+    }
+
+    /// Bounds the packets of a queue pair (`path_mtu`), below what the port's own MTU is. To be said before the first
+    /// request: packets under way would change their length.
+    pub fn limit_packets(&mut self, qp: QpId, bytes: u64) {
+        if let Some(entry) = self.qps.get_mut(qp.0 as usize) {
+            entry.mtu = bytes.max(256);
+        }
+    }
+
+    /// Bytes of a full packet of a queue pair.
+    pub(super) fn mtu(&self, qp: u32) -> u64 {
+        self.qps[qp as usize].mtu.min(self.hw.mtu)
     }
 
     /// Destroys a queue pair, flushing what it still has. Returns how many requests were flushed.

@@ -23,7 +23,7 @@ impl Model {
         let payload = match u64::from(wr.bytes) {
             0 => 0,
             bytes if op.reads() => bytes,
-            bytes => (bytes - 1) % self.hw.mtu + 1,
+            bytes => (bytes - 1) % self.mtu(qp) + 1,
         };
         let before = wr.bytes - payload as u32;
 
@@ -92,7 +92,7 @@ impl Model {
     /// Reads the memory asked for and sends it back.
     fn answer_read(&mut self, id: u32, node: usize, at: Ps) {
         let (now, bytes) = (self.now, u64::from(self.wrs[id as usize].bytes));
-        if bytes > self.hw.mtu {
+        if bytes > self.mtu(self.wrs[id as usize].qp) {
             // A long answer takes turns with everything else the NIC sends, a packet at a time.
             self.wrs[id as usize].sent = 0;
             self.nics[node].ring.push_back(Job::Response { wr: id });
@@ -143,7 +143,7 @@ impl Model {
         }
         let (now, sent, qp) = (self.now, wr.sent, wr.qp);
         let home = self.qps[qp as usize].node as usize;
-        let payload = u64::from(wr.bytes - sent).min(self.hw.mtu);
+        let payload = u64::from(wr.bytes - sent).min(self.mtu(qp));
         let last = u64::from(sent) + payload >= u64::from(wr.bytes);
         let (context, translation) = self.response_lookups(id, node, sent, payload);
         let hw = &self.hw;

@@ -23,7 +23,7 @@ impl Model {
         let payload = match bytes {
             _ if op.atomic() => 8,
             0 => 0,
-            bytes => (bytes - 1) % self.hw.mtu + 1,
+            bytes => (bytes - 1) % self.mtu(qp) + 1,
         };
         let before = (bytes.max(payload) - payload) as u32;
         let translation = self.translate(node, local, before, payload);

@@ -177,7 +177,7 @@ impl Model {
         let wr = &self.wrs[id as usize];
         let (op, first, sent, local, held) = (wr.op, wr.sent == 0, wr.sent, wr.local, wr.held);
         let wqe = wr.wqe;
-        let payload = if op.reads() { 0 } else { u64::from(wr.bytes - wr.sent).min(self.hw.mtu) };
+        let payload = if op.reads() { 0 } else { u64::from(wr.bytes - wr.sent).min(self.mtu(qp)) };
         let last = op.reads() || u64::from(wr.sent) + payload >= u64::from(wr.bytes);
         let (fetch, sges) = (payload > 0 && !wr.inline, u64::from(wr.sges.max(1)));
 

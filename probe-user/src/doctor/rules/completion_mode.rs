@@ -136,7 +136,10 @@ fn busy(subject: &Subject<'_>) -> Verdict {
     // Where one in N is signalled, few completions stand for much work.
     let work = cqes.max(subject.per_second(all.wrs));
     let empty = share(all.empty_polls, all.polls);
-    if polls < subject.limit(&POLLS) || empty < subject.limit(&EMPTY) || work > subject.limit(&QUIET) {
+    if polls < subject.limit(&POLLS)
+        || empty < subject.limit(&EMPTY)
+        || work * subject.slow_motion() > subject.limit(&QUIET)
+    {
         return Verdict::Clear;
     }
     if subject.per_second(all.bytes) > subject.limit(&BULK)
@@ -180,7 +183,7 @@ fn under_way(subject: &Subject<'_>, traffic: &Traffic<'_>) -> f64 {
 fn often(subject: &Subject<'_>) -> Verdict {
     let events = subject.process.count(Call::GetCqEvent).returned;
     let rate = subject.per_second(events);
-    if rate < subject.limit(&EVENTS) {
+    if rate * subject.slow_motion() < subject.limit(&EVENTS) {
         return Verdict::Clear;
     }
     let per_event = subject.traffic.map(|traffic| share(traffic.all.cqes, events));
@@ -193,7 +196,8 @@ fn often(subject: &Subject<'_>) -> Verdict {
         Confidence::Medium,
         format!("{} completion events a second", count(rate as u64)),
     )
-    .because(format!("{} events taken by ibv_get_cq_event", count(events)));
+    .because(format!("{} events taken by ibv_get_cq_event", count(events)))
+    .because_of(subject.slowly());
     if let Some(n) = per_event {
         case = case.because(format!("{n:.1} completions for each"));
     }

@@ -118,6 +118,9 @@ impl Pacer {
         let paced = *r.paced.get_or_insert_with(|| state.enter(&r.fixed, &r.queue.route));
         // It may have been reset and connected anew with another limit since the last post.
         state.model.limit_reads(paced.id, u32::from(r.attr.max_rd_atomic));
+        if r.fixed.kind != IBV_QPT_UD && r.queue.retired == from {
+            state.model.limit_packets(paced.id, 128 << r.attr.path_mtu.clamp(IBV_MTU_256, IBV_MTU_4096));
+        }
         let mut list = std::mem::take(&mut state.list);
         list.clear();
         for counter in from..r.queue.posted {
