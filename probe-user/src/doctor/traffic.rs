@@ -118,6 +118,12 @@ impl<'m> Traffic<'m> {
         self.counting == Counting::Every
     }
 
+    /// Whether none of these opcodes was posted by the whole process, as far as its sums tell: what rules for many queue
+    /// pairs at once.
+    pub fn lacks(&self, opcodes: &[Opcode]) -> bool {
+        !self.all.opcodes.is_empty() && of_opcodes(&self.all, opcodes) == 0
+    }
+
     /// What is to be said of sampled counts.
     pub fn caveat(&self) -> Option<Evidence> {
         let text = match self.counting {
@@ -183,13 +189,16 @@ pub fn per_call(counts: &QueueCounts) -> f64 {
     counts.wrs as f64 / counts.post_calls.saturating_sub(counts.post_failed).max(1) as f64
 }
 
+/// Requests of one queue pair under way at the same time from where on they are a pipeline.
+pub const MANY_UNDER_WAY: u64 = 8;
+
 /// Whether several requests were under way at the same time, so that there is something to gather. Told by the most
 /// outstanding, where a source knows it; else by polls that found several completions, or calls that posted several.
 pub fn is_pipelined(counts: &QueueCounts, polled: &QueueCounts) -> bool {
     let outstanding = detail(counts).and_then(|d| d.most_outstanding);
     let most = detail(polled).and_then(|d| d.most_cqes_per_poll);
     let found = polled.polls.saturating_sub(polled.empty_polls);
-    outstanding.is_some_and(|n| n >= 8)
+    outstanding.is_some_and(|n| n >= MANY_UNDER_WAY)
         || (outstanding.is_none()
             && (per_call(counts) >= 2.0
                 || most.is_some_and(|n| n >= 8)

@@ -223,8 +223,8 @@ fn retries(subject: &Subject<'_>) -> Verdict {
 fn rnr(subject: &Subject<'_>) -> Verdict {
     let case =
         case(subject, &[status::RNR_RETRY_EXC_ERR], Severity::Problem, "the peer had no receive posted");
-    let retry = subject.those(|qp| qp.attributes.rnr_retry == Some(0));
     verdict(case.map(|case| {
+        let retry = subject.those(|qp| qp.attributes.rnr_retry == Some(0));
         case.because_of(retry.map(|(n, which)| Evidence {
             text: format!("rnr_retry is 0 on {}: {}", many(n, "queue pair"), which.text),
             ..which

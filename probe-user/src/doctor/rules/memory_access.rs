@@ -175,6 +175,15 @@ fn beyond_reach(subject: &Subject<'_>) -> Verdict {
     if subject.mover() == Mover::Software {
         return Verdict::Clear;
     }
+    // The peer's region is known only where the peer is on this host; the largest of them is the best guess.
+    let largest = subject.host.largest_region();
+    let huge =
+        subject.facts().map_or(0, |f| f.hugetlb_bytes.unwrap_or(0).saturating_add(f.thp_bytes.unwrap_or(0)));
+    let page: u64 = if huge * 2 >= largest { 2 << 20 } else { 4096 };
+    let reach = (subject.limit(&REACH) as u64).saturating_mul(page);
+    if largest <= reach {
+        return Verdict::Clear;
+    }
     let known = |counts: &QueueCounts| detail(counts).and_then(|d| d.remote_strides);
     if traffic.all.wrs as f64 >= least && !traffic.senders().any(|(_, counts)| known(counts).is_some()) {
         return Verdict::NotObservable("where payloads lie is not seen");
@@ -185,15 +194,6 @@ fn beyond_reach(subject: &Subject<'_>) -> Verdict {
             && known(counts).is_some_and(|s| share(s.random, s.total()) >= limit)
     };
     let Some(those) = traffic.those(|_, counts| jumps(counts)) else { return Verdict::Clear };
-    // The peer's region is known only where the peer is on this host; the largest of them is the best guess.
-    let largest = subject.host.largest_region();
-    let huge =
-        subject.facts().map_or(0, |f| f.hugetlb_bytes.unwrap_or(0).saturating_add(f.thp_bytes.unwrap_or(0)));
-    let page: u64 = if huge * 2 >= largest { 2 << 20 } else { 4096 };
-    let reach = (subject.limit(&REACH) as u64).saturating_mul(page);
-    if largest <= reach {
-        return Verdict::Clear;
-    }
     let strides = known(&those.sum).unwrap_or_default();
     Case::new(Severity::Note, Confidence::Low, BEYOND_REACH.title)
         .because(format!(
@@ -215,6 +215,9 @@ fn atomics_hot(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
     let (least, limit, same) = (subject.limit(&MANY), subject.limit(&ATOMIC_SHARE), subject.limit(&SAME));
     let atomics = |counts: &QueueCounts| of_opcodes(counts, &ATOMICS);
+    if traffic.lacks(&ATOMICS) {
+        return Verdict::Clear;
+    }
     let many_atomics = |counts: &QueueCounts| {
         atomics(counts) as f64 * 10.0 >= least && share(atomics(counts), counts.wrs) >= limit
     };
@@ -255,6 +258,9 @@ fn atomics_hot(subject: &Subject<'_>) -> Verdict {
 fn mixed(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
     let (least, limit) = (subject.limit(&MANY), subject.limit(&BOTH));
+    if traffic.lacks(&READS) || traffic.lacks(&WRITES) {
+        return Verdict::Clear;
+    }
     let each = |counts: &QueueCounts| (of_opcodes(counts, &READS), of_opcodes(counts, &WRITES));
     let mixes = |counts: &QueueCounts| {
         let (reads, writes) = each(counts);

@@ -3,7 +3,9 @@
 use super::super::finding::{Confidence, Cost, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{Mover, SPARE, Subject};
-use super::super::traffic::{ATOMICS, READS, detail, is_pipelined, mean_bytes, of_opcodes, per_call, share};
+use super::super::traffic::{
+    ATOMICS, MANY_UNDER_WAY, READS, detail, is_pipelined, mean_bytes, of_opcodes, per_call, share,
+};
 use super::man;
 use crate::report::units::{bytes, count, percent};
 use crate::sample::QueueCounts;
@@ -164,15 +166,15 @@ fn severity(core: f64) -> Severity {
 fn one_per_call(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
     let (least, small) = (subject.limit(&MANY), subject.limit(&SMALL));
+    let no_atomics = traffic.lacks(&ATOMICS);
     let single = |counts: &QueueCounts| {
-        // Atomics are bound by the device's locks, not by posting.
-        let atomics = of_opcodes(counts, &ATOMICS);
         traffic.enough(counts, least)
             && per_call(counts) <= 1.1
             && mean_bytes(counts) <= small
-            && atomics * 2 < counts.wrs
+            // Atomics are bound by the device's locks, not by posting.
+            && (no_atomics || of_opcodes(counts, &ATOMICS) * 2 < counts.wrs)
             // Many queue pairs with a request or two each have nothing to put into a list.
-            && detail(counts).and_then(|d| d.most_outstanding).is_none_or(|n| n >= 8)
+            && detail(counts).and_then(|d| d.most_outstanding).is_none_or(|n| n >= MANY_UNDER_WAY)
     };
     let Some(those) = traffic.those(|_, counts| single(counts)) else { return Verdict::Clear };
     let rate = subject.per_second(those.sum.wrs);
@@ -266,7 +268,11 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
         known.filter(|n| *n > 0).or(by_size).unwrap_or(by_mean).min(sends).saturating_sub(counts.inline)
     };
     let by_sge = |counts: &QueueCounts| {
-        traffic.enough(counts, least) && counts.bytes > 0 && share(could(counts), counts.wrs) >= limit
+        traffic.enough(counts, least)
+            && counts.bytes > 0
+            // Where many are under way the round trips overlap.
+            && detail(counts).and_then(|d| d.most_outstanding).is_none_or(|n| n < MANY_UNDER_WAY)
+            && share(could(counts), counts.wrs) >= limit
     };
     let Some(those) = traffic.those(|_, counts| by_sge(counts)) else { return Verdict::Clear };
     let rate = subject.per_second(those.sum.wrs);

@@ -170,11 +170,13 @@ impl Strides {
 }
 
 fn map<K: Ord + Copy>(mine: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>, with: Arithmetic) {
-    for (key, n) in other {
+    for (key, n) in other.iter().filter(|(_, n)| **n > 0) {
         let sum = mine.entry(*key).or_default();
         *sum = with(*sum, *n);
+        if *sum == 0 {
+            mine.remove(key);
+        }
     }
-    mine.retain(|_, n| *n > 0);
 }
 
 /// The size class of a payload: the smallest n with `bytes` ≤ 2^n.
