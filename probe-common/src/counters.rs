@@ -144,8 +144,15 @@ pub mod detail {
     pub const MOST_OUTSTANDING: usize = 13;
     /// Of a queue pair that is gone: [`super::Ring::unmatched`].
     pub const UNMATCHED: usize = 14;
+    /// Calls (posts, or polls) that were looked at. The counts stand for all.
+    pub const LOOKED_AT: usize = 15;
+    /// Variance of what the counts of calls estimate, where the calls looked at were drawn by chance: the sum of
+    /// w (w − 1) over them, each standing for w.
+    pub const CALL_VARIANCE: usize = 16;
+    /// The same of work requests, or completion entries: the sum of w (w − 1) n² over calls with n of them.
+    pub const VARIANCE: usize = 17;
     /// Words there are.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 18;
 }
 
 /// Counters of one object, as the BPF programs keep them.
@@ -170,8 +177,8 @@ pub struct ObjectCounters {
     pub qp_type: u32,
     /// Thread that posted or polled last.
     pub last_tid: u32,
-    /// Always 0.
-    pub zero: u32,
+    /// The [`crate::wire::Slice`] it was last seen in.
+    pub slice: u32,
     /// What the queue pair was made with, where that was seen.
     pub granted: Granted,
     /// The batch of the extended API in progress.
@@ -236,6 +243,9 @@ pub struct Ring {
     pub completed: u64,
     /// Completion entries whose work request was not found: it was posted before, or their order is another.
     pub unmatched: u64,
+    /// 1 where nothing older than what is remembered can be under way; until then an entry is matched only where its
+    /// number leaves no doubt.
+    pub in_step: u64,
     /// The signalled ones, each at its number modulo [`RING`].
     pub entries: [UnderWay; RING],
 }
@@ -355,6 +365,6 @@ const _: () = assert!(
                 + 4 * 4
                 + size_of::<Granted>()
                 + size_of::<Batch>()
-        && size_of::<Ring>() == 5 * 8 + RING * 32
+        && size_of::<Ring>() == 6 * 8 + RING * 32
         && size_of::<LatencyKey>() == 16
 );

@@ -5,12 +5,16 @@
 //!
 //! - `…_posted(qp, n_wr, bytes, flags, n_sge, wr)` before work requests are handed to the provider: `qp` is the
 //!   `ibv_qp` (or the `ibv_srq`), `wr` the first work request of the chain, 0 in the extended API.
-//! - `…_polled(cq, n, wc)` after a poll: `n` is what the poll returned (negative: it failed), `wc` the first of `n`
-//!   work completions, 0 in the extended API.
+//! - `…_polled(cq, n, wc, exponent)` after a poll: `n` is what the poll returned (negative: it failed), `wc` the first
+//!   of `n` work completions, 0 in the extended API.
 //! - `…_post_failed(qp, n_wr, bytes, flags, n_sge, errno)` after a post that failed: the part of the digest above
 //!   that was *not* posted, to be subtracted.
 //!
 //! `flags` packs counts into fields of 16 bits; a count that does not fit stays at the field's largest value.
+//!
+//! A profiler asks for all operations or for one in 2^k of each [`Stream`] ([`Rates`]). Which ones is left to chance, so
+//! that a program's own rhythm (every 64th request signalled) does not fall in step; each digest carries its k, so that
+//! sums of digests times 2^k are unbiased whatever is asked for in between.
 
 /// What kind of queue a digest is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,7 @@ impl Flags {
     const OPCODES: u32 = 32;
     const QUEUE: u32 = 48;
     const EXTENDED: u32 = 50;
+    const EXPONENT: u32 = 51;
 
     /// Packs a digest's flags.
     ///
@@ -47,6 +52,16 @@ impl Flags {
                 | (queue as u64) << Self::QUEUE
                 | (extended as u64) << Self::EXTENDED,
         )
+    }
+
+    /// The same digest, as one of 2^`exponent`.
+    pub const fn one_in(self, exponent: u32) -> Self {
+        Self(self.0 | ((exponent & MOST_EXPONENT) as u64) << Self::EXPONENT)
+    }
+
+    /// This digest stands for 2^exponent operations.
+    pub const fn exponent(self) -> u32 {
+        (self.0 >> Self::EXPONENT) as u32 & MOST_EXPONENT
     }
 
     const fn saturated(count: u64) -> u64 {
@@ -84,9 +99,145 @@ impl Flags {
     }
 }
 
+/// Largest exponent of a rate, and the mask of its field.
+pub const MOST_EXPONENT: u32 = 31;
+
+/// Operations that are told at a rate of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stream {
+    /// Posts.
+    Posts = 0,
+    /// Polls that found completion entries, or failed.
+    Finds = 1,
+    /// Polls that found nothing: a program that waits makes millions of them.
+    Empty = 2,
+}
+
+/// Streams there are.
+pub const STREAMS: usize = 3;
+
+/// What a profiler asks a library to tell, as one word of shared memory: a byte for each stream, 0 for nothing, k + 1
+/// for one operation in 2^k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rates(pub u32);
+
+impl Rates {
+    /// Nothing is told.
+    pub const NONE: Self = Self(0);
+    /// Every operation is told.
+    pub const ALL: Self = Self(0x01_0101);
+
+    /// One in 2^k of each stream.
+    pub const fn one_in(exponents: [u32; STREAMS]) -> Self {
+        let [posts, finds, empty] = exponents;
+        Self(Self::byte(posts) | Self::byte(finds) << 8 | Self::byte(empty) << 16)
+    }
+
+    const fn byte(exponent: u32) -> u32 {
+        if exponent > MOST_EXPONENT { MOST_EXPONENT + 1 } else { exponent + 1 }
+    }
+
+    /// The exponent of a stream; `None` where nothing of it is told.
+    #[inline(always)]
+    pub const fn exponent(self, stream: Stream) -> Option<u32> {
+        match self.0 >> (8 * stream as u32) & 0xff {
+            0 => None,
+            k if k > MOST_EXPONENT => Some(MOST_EXPONENT),
+            k => Some(k - 1),
+        }
+    }
+}
+
+/// Decides of each operation of one thread whether it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Countdown {
+    left: [u32; STREAMS],
+    /// Of a xorshift generator; 0 before its first use.
+    state: u32,
+}
+
+impl Countdown {
+    /// Of a new thread.
+    pub const NEW: Self = Self { left: [0; STREAMS], state: 0 };
+
+    /// Counts an operation of a stream of which one in 2^`exponent` is told; true if this one is. The distance from one to
+    /// the next is any from 1 to 2^(k+1) − 1 with the same probability. `seed` tells threads apart.
+    pub fn is_told(&mut self, stream: Stream, exponent: u32, seed: u32) -> bool {
+        let mean = 1u32 << (exponent & MOST_EXPONENT);
+        let mask = mean.wrapping_mul(2).wrapping_sub(1);
+        let Some(left) = self.left.get_mut(stream as usize) else { return false };
+        // One asked for more seldom before may still have far to go; and the first of a thread begins anywhere.
+        if *left == 0 || *left > mask {
+            *left = distance(&mut self.state, mask, mean, seed);
+        }
+        *left -= 1;
+        if *left != 0 {
+            return false;
+        }
+        *left = distance(&mut self.state, mask, mean, seed);
+        true
+    }
+}
+
+fn distance(state: &mut u32, mask: u32, mean: u32, seed: u32) -> u32 {
+    if *state == 0 {
+        *state = seed | 1;
+    }
+    *state ^= *state << 13;
+    *state ^= *state >> 17;
+    *state ^= *state << 5;
+    // The high bits are the better ones.
+    let drawn = state.wrapping_mul(0x9e37_79b9) >> 7 & mask;
+    // 2^(k+1) values have no mean of 2^k: that of nothing is the mean itself.
+    if drawn == 0 { mean } else { drawn }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_in_so_many_is_told_on_the_average_and_out_of_step_with_the_program() {
+        for exponent in [0, 1, 3, 6, 10] {
+            let mut countdown = Countdown::NEW;
+            let (mut told, mut signalled) = (0u64, 0u64);
+            let n = 4_000_000u64;
+            for i in 0..n {
+                if countdown.is_told(Stream::Posts, exponent, 4711) {
+                    told += 1;
+                    // Every 64th request is signalled.
+                    signalled += u64::from(i % 64 == 63);
+                }
+            }
+            let estimate = (told << exponent) as f64;
+            assert!((estimate / n as f64 - 1.0).abs() < 0.02, "one in 2^{exponent}: {estimate}");
+            let share = signalled as f64 / told as f64;
+            let bound = 4.0 * (1.0 / 64.0 / told as f64).sqrt();
+            assert!((share - 1.0 / 64.0).abs() <= bound, "one in 2^{exponent}: {share}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_more_often_is_told_soon() {
+        let mut countdown = Countdown::NEW;
+        assert!(!(0..3).any(|_| countdown.is_told(Stream::Empty, 31, 77)));
+        assert!(countdown.is_told(Stream::Empty, 0, 77));
+        assert!(countdown.is_told(Stream::Empty, 0, 77));
+    }
+
+    #[test]
+    fn rates_of_streams_are_told_apart_and_no_word_is_out_of_range() {
+        let rates = Rates::one_in([0, 3, 99]);
+        assert_eq!(rates.exponent(Stream::Posts), Some(0));
+        assert_eq!(rates.exponent(Stream::Finds), Some(3));
+        assert_eq!(rates.exponent(Stream::Empty), Some(MOST_EXPONENT));
+        assert_eq!(Rates::ALL, Rates::one_in([0; STREAMS]));
+        assert_eq!(Rates::NONE.exponent(Stream::Finds), None);
+        assert_eq!(Rates(u32::MAX).exponent(Stream::Posts), Some(MOST_EXPONENT));
+        assert_eq!(Flags::pack(3, 2, 1, Queue::Send, true).one_in(5).exponent(), 5);
+        assert_eq!(Flags::pack(3, 2, 1, Queue::Send, true).one_in(5).signalled(), 3);
+    }
 
     #[test]
     fn what_is_packed_comes_out_again() {

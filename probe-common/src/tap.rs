@@ -14,7 +14,7 @@ pub const NAME: &str = "verbs-tap";
 /// First word of the file: `verbstap` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"verbstap");
 /// Layout described here. Readers refuse any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Slots of the file.
 pub const SLOTS: usize = 16_384;
 /// Slots shared by all threads, at the front: [`shared::retired`] and [`shared::overflow`] for each kind.
@@ -36,7 +36,7 @@ pub struct Header {
     /// Process that writes the file, in its own pid namespace: a forked child inherits the descriptor before it makes
     /// its own file.
     pub pid: AtomicU32,
-    /// Written by the profiler: 0 = call no probe sites, 1 = for every operation, n = for one in n of each thread.
+    /// Written by the profiler: for which operations probe sites are called ([`crate::site::Rates`]).
     pub fire: AtomicU32,
     /// Slots from here on were never used.
     pub used: AtomicU32,

@@ -20,6 +20,46 @@ pub const PARTS: usize = 5;
 pub struct Target {
     /// Start time of the process since boot in ns, cut to [`START_UNIT_NS`]; 0 where unknown. Keeps a reused pid apart.
     pub start_ns: u64,
+    /// What watching its data path has cost it.
+    pub spent: Spent,
+}
+
+/// What the probes of the data path have cost a process; every field is added to atomically.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Spent {
+    /// Hits by [`hits`].
+    pub hits: [u64; hits::COUNT],
+    /// Operations these stand for.
+    pub operations: [u64; hits::COUNT],
+    /// Time in the programs beyond what any hit costs, in ns: estimated from one hit in [`hits::TIMED`].
+    pub program_ns: u64,
+}
+
+/// Kinds of hits of the data path.
+pub mod hits {
+    /// Of our own sites: by [`crate::site::Stream`].
+    pub const STREAMS: usize = crate::site::STREAMS;
+    /// Of functions of a provider.
+    pub const FUNCTIONS: usize = STREAMS;
+    /// Returns of functions of a provider.
+    pub const RETURNS: usize = STREAMS + 1;
+    /// Kinds.
+    pub const COUNT: usize = STREAMS + 2;
+    /// One hit in so many is timed.
+    pub const TIMED: u64 = 16;
+}
+
+/// Until when the hits of a provider's functions count, and what they count for. All zeroes: always, and once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Slice {
+    /// `CLOCK_MONOTONIC`, ns; 0 for ever.
+    pub until_ns: u64,
+    /// So many times as much happens as is seen.
+    pub weight: u64,
+    /// Numbers the slices: what went before is not known in another one.
+    pub number: u64,
 }
 
 /// Process start times are cut to this, the unit of `/proc/PID/stat`, so that both sides name a process alike.

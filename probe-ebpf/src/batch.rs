@@ -11,9 +11,11 @@ use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::counters::{Batch, ObjectCounters, SIZES, failure, kind, place, qp, source};
+use probe_common::wire::hits;
 
 use crate::data;
-use crate::subject::{self, Subject};
+use crate::meter::{self, Meter};
+use crate::subject::Subject;
 use crate::user::{clear, half, word};
 use crate::walk::{SIGNALED, size_class};
 
@@ -28,16 +30,16 @@ fn argument(ctx: &ProbeContext, n: usize) -> u64 {
 }
 
 #[inline(always)]
-fn counters(ctx: &ProbeContext) -> Option<(Subject, *mut ObjectCounters)> {
-    let subject = subject::targeted()?;
+fn counters(ctx: &ProbeContext) -> Option<(Subject, Meter, *mut ObjectCounters)> {
+    let (subject, meter) = meter::hit(hits::FUNCTIONS, 0)?;
     let counters = data::counters(subject, kind::QP, argument(ctx, 0), source::FUNCTION)?;
-    Some((subject, counters))
+    Some((subject, meter, counters))
 }
 
 /// The counters of a queue pair whose batch is in progress.
 #[inline(always)]
 fn in_progress(ctx: &ProbeContext) -> Option<*mut ObjectCounters> {
-    let (_, counters) = counters(ctx)?;
+    let (_, _, counters) = counters(ctx)?;
     // SAFETY: a live map value.
     (unsafe { (*counters).batch.open } != 0).then_some(counters)
 }
@@ -45,12 +47,17 @@ fn in_progress(ctx: &ProbeContext) -> Option<*mut ObjectCounters> {
 /// Entry of `wr_start(qp)`.
 #[inline(always)]
 pub fn start(ctx: &ProbeContext) {
-    let Some((subject, counters)) = counters(ctx) else { return };
+    let Some((subject, meter, counters)) = counters(ctx) else { return };
+    // SAFETY: a live map value. What an earlier slice left open is not completed in this one.
+    unsafe { (*counters).batch.open = 0 };
+    let Some((weight, slice)) = meter::slice() else { return };
+    meter.operations(weight);
     data::note_thread(counters, subject);
+    data::in_slice(counters, slice);
     // SAFETY: a live map value; until `wr_complete` the queue pair belongs to this thread.
     unsafe {
         clear::<{ size_of::<Batch>() / 8 }>((&raw mut (*counters).batch).cast());
-        (*counters).batch.open = 1;
+        (*counters).batch.open = weight;
     }
 }
 
@@ -133,18 +140,22 @@ extern "C" fn entry(_index: u32, list: *mut List) -> i64 {
 /// Entry of `wr_complete(qp)`.
 #[inline(always)]
 pub fn complete_enter(ctx: &ProbeContext) {
-    let Some((subject, counters)) = counters(ctx) else { return };
+    let Some((subject, _, counters)) = counters(ctx) else { return };
     // SAFETY: a live map value.
-    if unsafe { (*counters).batch.open } == 0 {
+    let weight = unsafe { (*counters).batch.open };
+    if weight == 0 {
         return;
     }
-    data::add(counters, qp::POST_CALLS, 1);
-    add(counters, false);
+    data::add(counters, qp::POST_CALLS, weight);
+    add(counters, weight);
     follow_run(counters);
     let object = argument(ctx, 0);
     match data::thread(subject, true) {
         // SAFETY: this thread's own memory.
-        Some(thread) => unsafe { (*thread).post.object = object },
+        Some(thread) => unsafe {
+            (*thread).post.object = object;
+            (*thread).post.weight = weight;
+        },
         None => data::add(counters, qp::CUT, 1),
     }
 }
@@ -152,10 +163,10 @@ pub fn complete_enter(ctx: &ProbeContext) {
 /// Return of `wr_complete`: when it fails, nothing was posted.
 #[inline(always)]
 pub fn complete_leave(ctx: &RetProbeContext) {
-    let Some(subject) = subject::targeted() else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
     let Some(thread) = data::thread(subject, false) else { return };
     // SAFETY: this thread's own memory.
-    let object = unsafe { core::mem::take(&mut (*thread).post.object) };
+    let (object, weight) = unsafe { (core::mem::take(&mut (*thread).post.object), (*thread).post.weight) };
     if object == 0 {
         return;
     }
@@ -164,25 +175,25 @@ pub fn complete_leave(ctx: &RetProbeContext) {
         return;
     }
     let Some(counters) = data::counters(subject, kind::QP, object, source::FUNCTION) else { return };
-    data::add(counters, qp::POST_FAILED, 1);
+    data::add(counters, qp::POST_FAILED, weight);
     // SAFETY: a live map value.
-    data::failed(subject, unsafe { (*counters).number }, failure::POST, result.unsigned_abs());
-    add(counters, true);
+    let number = unsafe { (*counters).number };
+    data::failed(subject, number, failure::POST, result.unsigned_abs(), weight);
+    add(counters, weight.wrapping_neg());
 }
 
 /// Entry of `wr_abort(qp)`.
 #[inline(always)]
 pub fn abort(ctx: &ProbeContext) {
     let Some(counters) = in_progress(ctx) else { return };
-    data::add(counters, qp::ABORTED, 1);
     // SAFETY: as in `start`.
-    unsafe { (*counters).batch.open = 0 };
+    let weight = unsafe { core::mem::take(&mut (*counters).batch.open) };
+    data::add(counters, qp::ABORTED, weight);
 }
 
-/// Adds the batch to the counters, or takes it back.
+/// Adds the batch to the counters so many times; -1 takes it back.
 #[inline(always)]
-fn add(counters: *mut ObjectCounters, back: bool) {
-    let sign = if back { u64::MAX } else { 1 };
+fn add(counters: *mut ObjectCounters, sign: u64) {
     // SAFETY: a live map value.
     unsafe {
         let batch = &mut (*counters).batch;
@@ -194,8 +205,8 @@ fn add(counters: *mut ObjectCounters, back: bool) {
         data::add(counters, qp::INLINE, inline.wrapping_mul(sign));
         data::add(counters, qp::BYTES, bytes.wrapping_mul(sign));
         data::add(counters, qp::SGES, sges.wrapping_mul(sign));
-        if !back {
-            data::add(counters, qp::CUT, cut);
+        if sign >> 63 == 0 {
+            data::add(counters, qp::CUT, cut.wrapping_mul(sign));
         }
         let mut index = 0;
         while index < qp::OPCODE_COUNT {

@@ -7,7 +7,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap};
 use probe_common::counters::{
     COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, RING, Ring, RingKey,
-    SIZES, UnderWay, detail, kind, source,
+    SIZES, UnderWay, detail, kind, qp, source,
 };
 use probe_common::histogram;
 use probe_common::wire::Loss;
@@ -115,6 +115,8 @@ pub struct Awaited {
     pub second: u64,
     /// One of [`kind`].
     pub kind: u64,
+    /// What the call counts for.
+    pub weight: u64,
 }
 
 /// A thread's own memory: the stack of a program is too small for a batch of work requests, and memory per CPU would be
@@ -200,20 +202,42 @@ pub fn qp_made(subject: Subject, address: u64, granted: Granted) {
     }
 }
 
-/// The work requests under way of a queue pair that posts.
+/// The work requests under way of a queue pair that posts, where every one is seen.
 #[inline(always)]
-pub fn ring(subject: Subject, number: u32) -> Option<*mut Ring> {
+pub fn ring(subject: Subject, counters: *mut ObjectCounters, weight: u64) -> Option<*mut Ring> {
+    // SAFETY: a live map value.
+    let number = unsafe { (*counters).number };
     let key = RingKey { start_ns: subject.start_ns, tgid: subject.tgid(), number };
-    if let Some(found) = RINGS.get_ptr_mut(&key) {
-        return Some(found);
+    let found = RINGS.get_ptr_mut(&key);
+    if weight != 1 {
+        // Where not every post is seen, none can be matched with its completion entry; what is remembered gets stale.
+        if let Some(stale) = found {
+            // SAFETY: a live map value.
+            unsafe {
+                (*stale).tail = (*stale).head;
+                (*stale).in_step = 0;
+            }
+        }
+        return NO_RING.get_ptr_mut(0);
+    }
+    if found.is_some() {
+        return found;
     }
     if number != 0
         && let Some(new) = NEW_RING.get(0)
     {
         let _ = RINGS.insert(&key, new, BPF_NOEXIST as u64);
+        if let Some(ring) = RINGS.get_ptr_mut(&key) {
+            // SAFETY: live map values.
+            unsafe {
+                let is_first = (*counters).counters[qp::POST_CALLS] == 1;
+                (*ring).in_step = ((*counters).granted.known != 0 && is_first) as u64;
+            }
+            return Some(ring);
+        }
     }
     // With the table full, latencies of this queue pair are not told; its counts are.
-    RINGS.get_ptr_mut(&key).or_else(|| NO_RING.get_ptr_mut(0))
+    NO_RING.get_ptr_mut(0)
 }
 
 /// A completion entry of a send was reaped: tells the latency of its work request, which is the oldest one.
@@ -226,9 +250,22 @@ pub fn reaped(subject: Subject, number: u32, wr_id: u64, now: u64) {
         let (head, tail) = ((*ring).head, (*ring).tail);
         if tail == head {
             (*ring).unmatched += 1;
+            // Nothing that was seen is under way: what comes from now on is.
+            (*ring).in_step = 1;
             return;
         }
         let entry = &*(&raw const (*ring).entries).cast::<UnderWay>().add(bounded::<255>(tail));
+        if (*ring).in_step == 0 {
+            // The entry may be that of a request posted before the probes were there. Programs that give all the same
+            // number do not tell.
+            let next = &*(&raw const (*ring).entries).cast::<UnderWay>().add(bounded::<255>(tail + 1));
+            if entry.wr_id != wr_id || head - tail > 1 && next.wr_id == wr_id {
+                (*ring).unmatched += 1;
+                (*ring).tail += (head - tail > RING as u64) as u64;
+                return;
+            }
+            (*ring).in_step = 1;
+        }
         // Overwritten, or not the one in turn: whoever is in turn now cannot be told before all are reaped.
         if head - tail > RING as u64 || entry.wr_id != wr_id {
             (*ring).unmatched += 1;
@@ -298,13 +335,13 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
 
 /// Counts a failure by its code.
 #[inline(always)]
-pub fn failed(subject: Subject, number: u32, what: u32, code: u32) {
+pub fn failed(subject: Subject, number: u32, what: u32, code: u32, weight: u64) {
     let key = FailureKey { start_ns: subject.start_ns, tgid: subject.tgid(), number, what, code };
     if FAILURES.get_ptr_mut(&key).is_none() {
         let _ = FAILURES.insert(&key, &0, BPF_NOEXIST as u64);
     }
     match FAILURES.get_ptr_mut(&key) {
-        Some(found) => count::add(found, 1),
+        Some(found) => count::add(found, weight),
         None => count::lose(Loss::Uncounted),
     }
 }
@@ -324,6 +361,31 @@ pub fn add_detail(counters: *mut ObjectCounters, place: usize, n: u64) {
     if n != 0 && place < detail::COUNT {
         // SAFETY: within the map value.
         count::add(unsafe { (&raw mut (*counters).details).cast::<u64>().add(place) }, n);
+    }
+}
+
+/// Notes that a call with `n` work requests or completion entries was looked at, drawn by chance to stand for `weight`.
+#[inline(always)]
+pub fn drawn(counters: *mut ObjectCounters, weight: u64, n: u64) {
+    add_detail(counters, detail::LOOKED_AT, 1);
+    if weight > 1 {
+        let variance = weight.wrapping_mul(weight - 1);
+        add_detail(counters, detail::CALL_VARIANCE, variance);
+        add_detail(counters, detail::VARIANCE, variance.wrapping_mul(n).wrapping_mul(n));
+    }
+}
+
+/// A call in a slice of time was looked at; in another slice than the one before, nothing is known of what went before.
+#[inline(always)]
+pub fn in_slice(counters: *mut ObjectCounters, number: u32) {
+    add_detail(counters, detail::LOOKED_AT, 1);
+    // SAFETY: a live map value.
+    unsafe {
+        if (*counters).slice != number {
+            (*counters).slice = number;
+            (*counters).counters[qp::UNSIGNALLED_RUN] = 0;
+            (*counters).last = [0; 4];
+        }
     }
 }
 

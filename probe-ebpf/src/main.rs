@@ -19,6 +19,7 @@ mod errno;
 mod family;
 mod frames;
 mod maps;
+mod meter;
 mod poll;
 mod post;
 mod probe;

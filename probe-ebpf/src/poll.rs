@@ -6,10 +6,13 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{ObjectCounters, cq, failure, kind, source};
+use probe_common::counters::{ObjectCounters, cq, detail, failure, kind, source};
+use probe_common::site::{MOST_EXPONENT, Stream};
+use probe_common::wire::hits;
 
 use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread, Wc};
-use crate::subject::{self, Subject};
+use crate::meter;
+use crate::subject::Subject;
 use crate::user::half;
 use crate::walk::bounded;
 
@@ -27,24 +30,31 @@ const ENOENT: i32 = 2;
 /// `…_polled(cq, n, wc)`.
 #[inline(always)]
 pub fn site(ctx: &ProbeContext) {
-    let Some(subject) = subject::targeted() else { return };
     let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
+    let (n, wc) = (argument(1) as i64, argument(2));
+    let weight = 1u64 << (argument(3) as u32 & MOST_EXPONENT);
+    let stream = if n == 0 { Stream::Empty } else { Stream::Finds };
+    let Some((subject, meter)) = meter::hit(stream as usize, weight) else { return };
     // SAFETY: the context is the kernel's own.
     let by = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
-    let Some(counters) = data::counters(subject, kind::CQ, argument(0), by) else { return };
-    let (n, wc) = (argument(1) as i64, argument(2));
-    let thread = if n > 0 && wc != 0 { data::thread(subject, true) } else { None };
-    data::note_thread(counters, subject);
-    polled(subject, counters, thread, n, wc);
+    if let Some(counters) = data::counters(subject, kind::CQ, argument(0), by) {
+        let thread = if n > 0 && wc != 0 { data::thread(subject, true) } else { None };
+        data::note_thread(counters, subject);
+        data::drawn(counters, weight, if n > 0 { n as u64 } else { 0 });
+        polled(subject, counters, thread, n, wc, weight);
+    }
+    meter.end();
 }
 
 /// Entry of `poll_cq(cq, n, wc)`, `start_poll(cq, attributes)` or `next_poll(cq)`.
 #[inline(always)]
 pub fn enter(ctx: &ProbeContext) {
-    let Some(subject) = subject::targeted() else { return };
+    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS, 0) else { return };
+    let Some((weight, _)) = meter::slice() else { return };
+    meter.operations(weight);
     let Some(thread) = data::thread(subject, true) else { return };
     let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
-    let call = Awaited { object: argument(0), first: argument(2), second: 0, kind: kind::CQ as u64 };
+    let call = Awaited { object: argument(0), first: argument(2), second: 0, kind: kind::CQ as u64, weight };
     // SAFETY: this thread's own memory.
     unsafe { (*thread).poll = call };
 }
@@ -52,53 +62,69 @@ pub fn enter(ctx: &ProbeContext) {
 /// Return of `poll_cq`.
 #[inline(always)]
 pub fn leave(ctx: &RetProbeContext) {
-    let Some((subject, call, thread, counters)) = awaited_poll() else { return };
-    polled(subject, counters, Some(thread), (ctx.ret::<u64>() as i32).into(), call.first);
+    let Some((subject, meter)) = meter::hit(hits::RETURNS, 0) else { return };
+    if let Some((call, thread, counters)) = awaited_poll(subject) {
+        let n = (ctx.ret::<u64>() as i32).into();
+        data::add_detail(counters, detail::LOOKED_AT, 1);
+        polled(subject, counters, Some(thread), n, call.first, call.weight);
+    }
+    meter.end();
 }
 
 /// Return of `start_poll`.
 #[inline(always)]
 pub fn start_leave(ctx: &RetProbeContext) {
-    let Some((subject, call, _, counters)) = awaited_poll() else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((call, _, counters)) = awaited_poll(subject) else { return };
     let result = ctx.ret::<u64>() as i32;
-    data::add(counters, cq::POLLS, 1);
+    data::add(counters, cq::POLLS, call.weight);
+    data::add_detail(counters, detail::LOOKED_AT, 1);
     if result == 0 {
         // SAFETY: a live map value; until `end_poll` the queue belongs to this thread.
         unsafe { (*counters).batch.entries = 0 };
-        another(subject, counters, call.object);
+        another(subject, counters, call);
     } else if result == ENOENT {
-        data::add(counters, cq::EMPTY, 1);
+        data::add(counters, cq::EMPTY, call.weight);
     } else {
-        data::add(counters, cq::FAILED, 1);
+        data::add(counters, cq::FAILED, call.weight);
     }
 }
 
 /// Return of `next_poll`.
 #[inline(always)]
 pub fn next_leave(ctx: &RetProbeContext) {
-    let Some((subject, call, _, counters)) = awaited_poll() else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((call, _, counters)) = awaited_poll(subject) else { return };
     if ctx.ret::<u64>() as i32 == 0 {
-        another(subject, counters, call.object);
+        another(subject, counters, call);
     }
 }
 
 /// Entry of `req_notify_cq(cq, solicited_only)`: of a provider, or a site of the emulated device, which the cookie names.
 #[inline(always)]
 pub fn notify(ctx: &ProbeContext) {
-    let Some(subject) = subject::targeted() else { return };
     let object = ctx.arg::<u64>(0).unwrap_or(0);
     // SAFETY: the context is the kernel's own.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
-    let by = if cookie == 0 { source::FUNCTION } else { cookie };
+    // Sites tell of every one of these: they are no operations that could be told more seldom.
+    let (by, kind_of_hit) = match cookie {
+        0 => (source::FUNCTION, hits::FUNCTIONS),
+        site => (site, Stream::Finds as usize),
+    };
+    let Some((subject, _)) = meter::hit(kind_of_hit, 0) else { return };
+    let weight = match meter::slice() {
+        _ if cookie != 0 => 1,
+        Some((weight, _)) => weight,
+        None => return,
+    };
     if let Some(counters) = data::counters(subject, kind::CQ, object, by) {
-        data::add(counters, cq::NOTIFIES, 1);
+        data::add(counters, cq::NOTIFIES, weight);
     }
 }
 
 /// What the current thread's poll was about; once.
 #[inline(always)]
-fn awaited_poll() -> Option<(Subject, Awaited, *mut Thread, *mut ObjectCounters)> {
-    let subject = subject::targeted()?;
+fn awaited_poll(subject: Subject) -> Option<(Awaited, *mut Thread, *mut ObjectCounters)> {
     let thread = data::thread(subject, false)?;
     // SAFETY: this thread's own memory.
     let call = unsafe { (*thread).poll };
@@ -109,21 +135,21 @@ fn awaited_poll() -> Option<(Subject, Awaited, *mut Thread, *mut ObjectCounters)
     unsafe { (*thread).poll.object = 0 };
     let counters = data::counters(subject, kind::CQ, call.object, source::FUNCTION)?;
     data::note_thread(counters, subject);
-    Some((subject, call, thread, counters))
+    Some((call, thread, counters))
 }
 
 /// Counts the completion entry an extended completion queue shows.
 #[inline(always)]
-fn another(subject: Subject, counters: *mut ObjectCounters, object: u64) {
-    data::add(counters, cq::CQES, 1);
+fn another(subject: Subject, counters: *mut ObjectCounters, call: Awaited) {
+    data::add(counters, cq::CQES, call.weight);
     // SAFETY: a live map value.
     let found = unsafe {
         (*counters).batch.entries = (*counters).batch.entries.wrapping_add(1);
         (*counters).batch.entries
     };
     most(counters, found);
-    let status = half(object.wrapping_add(STATUS)).unwrap_or(0);
-    count_status(subject, counters, status, 0);
+    let status = half(call.object.wrapping_add(STATUS)).unwrap_or(0);
+    count_status(subject, counters, status, 0, call.weight);
 }
 
 #[inline(always)]
@@ -137,30 +163,37 @@ fn most(counters: *mut ObjectCounters, n: u64) {
 }
 
 #[inline(always)]
-fn count_status(subject: Subject, counters: *mut ObjectCounters, status: u32, qp_num: u32) {
+fn count_status(subject: Subject, counters: *mut ObjectCounters, status: u32, qp_num: u32, weight: u64) {
     if status == 0 {
-        data::add(counters, cq::STATUSES, 1);
+        data::add(counters, cq::STATUSES, weight);
         return;
     }
     let last = cq::STATUS_COUNT as u32 - 1;
     let place = if status > last { last } else { status };
-    data::add(counters, cq::STATUSES + place as usize, 1);
-    data::add(counters, cq::CQE_ERRORS, 1);
-    data::failed(subject, qp_num, failure::CQE, status);
+    data::add(counters, cq::STATUSES + place as usize, weight);
+    data::add(counters, cq::CQE_ERRORS, weight);
+    data::failed(subject, qp_num, failure::CQE, status, weight);
 }
 
 #[inline(always)]
-fn polled(subject: Subject, counters: *mut ObjectCounters, thread: Option<*mut Thread>, n: i64, wc: u64) {
-    data::add(counters, cq::POLLS, 1);
+fn polled(
+    subject: Subject,
+    counters: *mut ObjectCounters,
+    thread: Option<*mut Thread>,
+    n: i64,
+    wc: u64,
+    weight: u64,
+) {
+    data::add(counters, cq::POLLS, weight);
     if n == 0 {
-        data::add(counters, cq::EMPTY, 1);
+        data::add(counters, cq::EMPTY, weight);
         return;
     }
     if n < 0 {
-        data::add(counters, cq::FAILED, 1);
+        data::add(counters, cq::FAILED, weight);
         return;
     }
-    data::add(counters, cq::CQES, n as u64);
+    data::add(counters, cq::CQES, (n as u64).wrapping_mul(weight));
     most(counters, n as u64);
     let Some(thread) = thread else { return };
     // SAFETY: this thread's own memory, and a live map value; both outlive the program.
@@ -170,12 +203,14 @@ fn polled(subject: Subject, counters: *mut ObjectCounters, thread: Option<*mut T
         (*thread).reading.successes = 0;
         let now = bpf_ktime_get_ns();
         (*thread).reading.now = now;
-        (*thread).reaped_ns = now;
+        (*thread).reading.weight = weight;
+        // What comes next is the next post only where every one is seen.
+        (*thread).reaped_ns = if weight == 1 { now } else { 0 };
         let mut context = Context { subject, counters, thread };
         bpf_loop(ROUNDS, entries as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
         (*thread).reading.successes
     };
-    data::add(counters, cq::STATUSES, successes);
+    data::add(counters, cq::STATUSES, successes.wrapping_mul(weight));
 }
 
 /// Completion entries being read. In the thread's memory, as a walk is.
@@ -186,6 +221,7 @@ pub struct Reading {
     left: u64,
     successes: u64,
     now: u64,
+    weight: u64,
 }
 
 struct Context {
@@ -225,12 +261,13 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
         let place = bounded::<15>(index as u64);
         let entry = &*(&raw const (*thread).entries).cast::<Wc>().add(place);
         if entry.status != 0 {
-            count_status(context.subject, context.counters, entry.status, entry.qp_num);
+            let weight = (*thread).reading.weight;
+            count_status(context.subject, context.counters, entry.status, entry.qp_num, weight);
             return 0;
         }
         (*thread).reading.successes += 1;
         // Completion entries of receives have this bit of their opcode set.
-        if entry.opcode & RECEIVED == 0 {
+        if entry.opcode & RECEIVED == 0 && (*thread).reading.weight == 1 {
             data::reaped(context.subject, entry.qp_num, entry.wr_id, (*thread).reading.now);
         }
     }

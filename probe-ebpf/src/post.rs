@@ -7,10 +7,12 @@ use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::counters::{CQE_TO_POST, ObjectCounters, failure, kind, qp, source};
-use probe_common::site::{Flags, Queue};
+use probe_common::site::{Flags, Queue, Stream};
+use probe_common::wire::hits;
 
 use crate::data::{self, Awaited, Sge, Thread};
-use crate::subject;
+use crate::meter;
+use crate::subject::Subject;
 use crate::user::{clear, read, word};
 use crate::walk;
 
@@ -28,17 +30,26 @@ pub fn site_failed(ctx: &ProbeContext) {
 
 #[inline(always)]
 fn digest(ctx: &ProbeContext, failed: bool) {
-    let Some(subject) = subject::targeted() else { return };
+    let flags = Flags(ctx.arg::<u64>(3).unwrap_or(0));
+    let weight = 1u64 << flags.exponent();
+    let operations = if failed { 0 } else { weight };
+    let Some((subject, meter)) = meter::hit(Stream::Posts as usize, operations) else { return };
+    count_digest(ctx, subject, flags, weight, failed);
+    meter.end();
+}
+
+#[inline(always)]
+fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64, failed: bool) {
     let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
     // SAFETY: the context is the kernel's own.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    let flags = Flags(argument(3));
     let shared = matches!(flags.queue(), Some(Queue::SharedReceive));
     let send = matches!(flags.queue(), Some(Queue::Send));
     let object = if shared { kind::SRQ } else { kind::QP };
     let Some(counters) = data::counters(subject, object, argument(0), cookie as u16) else { return };
     let (n, bytes, sges) = (argument(1), argument(2), argument(4));
-    let sign = |n: u64| if failed { n.wrapping_neg() } else { n };
+    let factor = if failed { weight.wrapping_neg() } else { weight };
+    let sign = |n: u64| n.wrapping_mul(factor);
     if failed {
         let what = if send {
             failure::POST
@@ -48,16 +59,18 @@ fn digest(ctx: &ProbeContext, failed: bool) {
             failure::RECEIVE
         };
         // SAFETY: a live map value.
-        data::failed(subject, unsafe { (*counters).number }, what, argument(5) as u32);
+        data::failed(subject, unsafe { (*counters).number }, what, argument(5) as u32, weight);
+    } else {
+        data::drawn(counters, weight, n);
     }
     if !send {
-        data::add(counters, if failed { qp::RECV_FAILED } else { qp::RECV_CALLS }, 1);
+        data::add(counters, if failed { qp::RECV_FAILED } else { qp::RECV_CALLS }, weight);
         data::add(counters, qp::RECV_WRS, sign(n));
         data::add(counters, qp::RECV_BYTES, sign(bytes));
         data::add(counters, qp::RECV_SGES, sign(sges));
         return;
     }
-    data::add(counters, if failed { qp::POST_FAILED } else { qp::POST_CALLS }, 1);
+    data::add(counters, if failed { qp::POST_FAILED } else { qp::POST_CALLS }, weight);
     data::add(counters, qp::WRS, sign(n));
     data::add(counters, qp::BYTES, sign(bytes));
     data::add(counters, qp::SGES, sign(sges));
@@ -78,28 +91,40 @@ fn digest(ctx: &ProbeContext, failed: bool) {
     data::note_thread(counters, subject);
     let first = argument(5);
     let walks = first != 0 && cookie >> 16 & 1 != 0;
-    // SAFETY: a live map value.
-    let number = unsafe { (*counters).number };
+    let every = weight == 1;
     if walks
         && let Some(thread) = data::thread(subject, true)
-        && let Some(ring) = data::ring(subject, number)
+        && let Some(ring) = data::ring(subject, counters, weight)
     {
-        let now = posts_at(subject, thread);
+        let now = if every { posts_at(subject, thread) } else { 0 };
         let walk = walk::over(counters, thread, ring, first, n, now);
-        walk::note_outstanding(counters, ring);
         // With several opcodes in one chain the digest does not say how many there are of each.
-        walk.classify(counters, thread, false, !one_kind);
-        walk.describe(counters, false);
-        walk.follow_run(counters);
-        data::add(counters, qp::CUT, walk.cut());
-    } else {
+        walk.classify(counters, thread, weight, !one_kind);
+        walk.describe(counters, weight, every);
+        data::add(counters, qp::CUT, walk.cut().wrapping_mul(weight));
+        if every {
+            walk::note_outstanding(counters, ring);
+            walk.follow_run(counters);
+        } else {
+            forget_run(counters);
+        }
+    } else if every {
         runs_at_least(counters, n, flags.signalled());
+    } else {
+        forget_run(counters);
     }
+}
+
+/// Posts in between were not seen.
+#[inline(always)]
+fn forget_run(counters: *mut ObjectCounters) {
+    // SAFETY: a live map value.
+    unsafe { (*counters).counters[qp::UNSIGNALLED_RUN] = 0 };
 }
 
 /// The time of a post; tells how long after the thread's last completion entries it comes.
 #[inline(always)]
-pub fn posts_at(subject: subject::Subject, thread: *mut Thread) -> u64 {
+pub fn posts_at(subject: Subject, thread: *mut Thread) -> u64 {
     // SAFETY: the helper has no preconditions; this thread's own memory.
     unsafe {
         let now = bpf_ktime_get_ns();
@@ -153,10 +178,20 @@ fn lowest_bit(word: u16) -> usize {
 /// Entry of `post_send(qp, wr, bad_wr)`.
 #[inline(always)]
 pub fn send_enter(ctx: &ProbeContext) {
-    let Some(subject) = subject::targeted() else { return };
+    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS, 0) else { return };
+    if let Some((weight, slice)) = meter::slice() {
+        meter.operations(weight);
+        send_entered(ctx, subject, weight, slice);
+    }
+    meter.end();
+}
+
+#[inline(always)]
+fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
     let (object, wr) = (ctx.arg::<u64>(0).unwrap_or(0), ctx.arg::<u64>(1).unwrap_or(0));
     let Some(counters) = data::counters(subject, kind::QP, object, source::FUNCTION) else { return };
-    data::add(counters, qp::POST_CALLS, 1);
+    data::in_slice(counters, slice);
+    data::add(counters, qp::POST_CALLS, weight);
     data::note_thread(counters, subject);
     let Some(thread) = data::thread(subject, true) else {
         data::add(counters, qp::CUT, 1);
@@ -164,33 +199,36 @@ pub fn send_enter(ctx: &ProbeContext) {
     };
     let second = ctx.arg::<u64>(2).unwrap_or(0);
     // SAFETY: this thread's own memory.
-    unsafe { (*thread).post = Awaited { object, first: wr, second, kind: kind::QP as u64 } };
-    // SAFETY: a live map value.
-    let Some(ring) = data::ring(subject, unsafe { (*counters).number }) else { return };
-    let now = posts_at(subject, thread);
+    unsafe { (*thread).post = Awaited { object, first: wr, second, kind: kind::QP as u64, weight } };
+    let Some(ring) = data::ring(subject, counters, weight) else { return };
+    let every = weight == 1;
+    let now = if every { posts_at(subject, thread) } else { 0 };
     let walk = walk::over(counters, thread, ring, wr, u64::MAX, now);
-    walk::note_outstanding(counters, ring);
-    walk.count(counters, false);
-    walk.classify(counters, thread, false, true);
-    walk.describe(counters, false);
+    if every {
+        walk::note_outstanding(counters, ring);
+    }
+    walk.count(counters, weight);
+    walk.classify(counters, thread, weight, true);
+    walk.describe(counters, weight, true);
     walk.follow_run(counters);
-    data::add(counters, qp::CUT, walk.cut());
+    data::add(counters, qp::CUT, walk.cut().wrapping_mul(weight));
 }
 
 /// Return of `post_send`: what was not posted is taken back.
 #[inline(always)]
 pub fn send_leave(ctx: &RetProbeContext) {
-    let Some((subject, call, thread)) = awaited_post() else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((call, thread)) = awaited_post(subject) else { return };
     let result = ctx.ret::<u64>() as i32;
     if result == 0 {
         return;
     }
     let Some(counters) = data::counters(subject, kind::QP, call.object, source::FUNCTION) else { return };
-    data::add(counters, qp::POST_FAILED, 1);
+    data::add(counters, qp::POST_FAILED, call.weight);
     // SAFETY: a live map value.
-    data::failed(subject, unsafe { (*counters).number }, failure::POST, result.unsigned_abs());
-    // SAFETY: as above.
-    let Some(ring) = data::ring(subject, unsafe { (*counters).number }) else { return };
+    let number = unsafe { (*counters).number };
+    data::failed(subject, number, failure::POST, result.unsigned_abs(), call.weight);
+    let Some(ring) = data::ring(subject, counters, call.weight) else { return };
     let walk = walk::over(counters, thread, ring, first_unposted(&call), u64::MAX, 0);
     // What was not posted was noted twice by now.
     let (signalled, all) = walk.under_way();
@@ -199,15 +237,15 @@ pub fn send_leave(ctx: &RetProbeContext) {
         (*ring).head = (*ring).head.wrapping_sub(signalled.wrapping_mul(2));
         (*ring).posted = (*ring).posted.wrapping_sub(all.wrapping_mul(2));
     }
-    walk.count(counters, true);
-    walk.classify(counters, thread, true, true);
-    walk.describe(counters, true);
+    let back = call.weight.wrapping_neg();
+    walk.count(counters, back);
+    walk.classify(counters, thread, back, true);
+    walk.describe(counters, back, false);
 }
 
 /// What the current thread's post was about; once.
 #[inline(always)]
-fn awaited_post() -> Option<(subject::Subject, Awaited, *mut Thread)> {
-    let subject = subject::targeted()?;
+fn awaited_post(subject: Subject) -> Option<(Awaited, *mut Thread)> {
     let thread = data::thread(subject, false)?;
     // SAFETY: this thread's own memory.
     let call = unsafe { (*thread).post };
@@ -216,7 +254,7 @@ fn awaited_post() -> Option<(subject::Subject, Awaited, *mut Thread)> {
     }
     // SAFETY: as above.
     unsafe { (*thread).post.object = 0 };
-    Some((subject, call, thread))
+    Some((call, thread))
 }
 
 /// The first work request a failed post did not post: what the provider wrote to `bad_wr`, or the first one, where it
@@ -232,28 +270,39 @@ fn first_unposted(call: &Awaited) -> u64 {
 /// Entry of `post_recv(qp, wr, bad_wr)` or `post_srq_recv(srq, wr, bad_wr)`: which, the cookie says.
 #[inline(always)]
 pub fn receive_enter(ctx: &ProbeContext) {
-    let Some(subject) = subject::targeted() else { return };
+    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS, 0) else { return };
+    if let Some((weight, slice)) = meter::slice() {
+        meter.operations(weight);
+        receive_entered(ctx, subject, weight, slice);
+    }
+    meter.end();
+}
+
+#[inline(always)]
+fn receive_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
     let (object, first) = (ctx.arg::<u64>(0).unwrap_or(0), ctx.arg::<u64>(1).unwrap_or(0));
     // SAFETY: the context is the kernel's own.
     let object_kind = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let Some(counters) = data::counters(subject, object_kind as u32, object, source::FUNCTION) else {
         return;
     };
-    data::add(counters, qp::RECV_CALLS, 1);
+    data::in_slice(counters, slice);
+    data::add(counters, qp::RECV_CALLS, weight);
     let second = ctx.arg::<u64>(2).unwrap_or(0);
     let Some(thread) = data::thread(subject, true) else {
         data::add(counters, qp::CUT, 1);
         return;
     };
     // SAFETY: this thread's own memory.
-    unsafe { (*thread).post = Awaited { object, first, second, kind: object_kind } };
-    count_receives(counters, thread, first, false);
+    unsafe { (*thread).post = Awaited { object, first, second, kind: object_kind, weight } };
+    count_receives(counters, thread, first, weight, false);
 }
 
 /// Return of either: what was not posted is taken back.
 #[inline(always)]
 pub fn receive_leave(ctx: &RetProbeContext) {
-    let Some((subject, call, thread)) = awaited_post() else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((call, thread)) = awaited_post(subject) else { return };
     let result = ctx.ret::<u64>() as i32;
     if result == 0 {
         return;
@@ -262,11 +311,12 @@ pub fn receive_leave(ctx: &RetProbeContext) {
     let Some(counters) = data::counters(subject, object_kind, call.object, source::FUNCTION) else {
         return;
     };
-    data::add(counters, qp::RECV_FAILED, 1);
+    data::add(counters, qp::RECV_FAILED, call.weight);
     let what = if object_kind == kind::SRQ { failure::SHARED_RECEIVE } else { failure::RECEIVE };
     // SAFETY: a live map value.
-    data::failed(subject, unsafe { (*counters).number }, what, result.unsigned_abs());
-    count_receives(counters, thread, first_unposted(&call), true);
+    let number = unsafe { (*counters).number };
+    data::failed(subject, number, what, result.unsigned_abs(), call.weight);
+    count_receives(counters, thread, first_unposted(&call), call.weight, true);
 }
 
 /// Receives are posted in long chains when a program starts.
@@ -288,7 +338,7 @@ pub struct Receives {
 }
 
 #[inline(always)]
-fn count_receives(counters: *mut ObjectCounters, thread: *mut Thread, first: u64, back: bool) {
+fn count_receives(counters: *mut ObjectCounters, thread: *mut Thread, first: u64, weight: u64, back: bool) {
     // SAFETY: this thread's own memory, which outlives the program.
     let receives = unsafe {
         let receives = &mut (*thread).receives;
@@ -301,12 +351,12 @@ fn count_receives(counters: *mut ObjectCounters, thread: *mut Thread, first: u64
     if receives.at != 0 {
         receives.cut = 1;
     }
-    let sign = if back { u64::MAX } else { 1 };
+    let sign = if back { weight.wrapping_neg() } else { weight };
     data::add(counters, qp::RECV_WRS, receives.wrs.wrapping_mul(sign));
     data::add(counters, qp::RECV_BYTES, receives.bytes.wrapping_mul(sign));
     data::add(counters, qp::RECV_SGES, receives.sges.wrapping_mul(sign));
     if !back {
-        data::add(counters, qp::CUT, receives.cut);
+        data::add(counters, qp::CUT, receives.cut.wrapping_mul(weight));
     }
 }
 

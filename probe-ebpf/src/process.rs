@@ -1,7 +1,7 @@
 //! Processes: children are followed, new programs and ends are told.
 
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid, bpf_ktime_get_ns};
-use probe_common::wire::{Header, Loss, MessageKind, ProcessMessage, Target};
+use probe_common::wire::{Header, Loss, MessageKind, ProcessMessage, Spent, Target, hits};
 
 use crate::maps::{EVENTS, STACKS, TARGETS, WHOLE_HOST, offset};
 use crate::subject::{self, current_task, start_of};
@@ -20,7 +20,8 @@ pub fn fork(_parent: u64, child: u64) {
         return;
     }
     let start_ns = start_of(child);
-    if TARGETS.insert(&tgid, &Target { start_ns }, 0).is_err() {
+    let spent = Spent { hits: [0; hits::COUNT], operations: [0; hits::COUNT], program_ns: 0 };
+    if TARGETS.insert(&tgid, &Target { start_ns, spent }, 0).is_err() {
         count::lose(Loss::Uncounted);
         return;
     }

@@ -50,21 +50,6 @@ pub fn watched() -> Option<Subject> {
     Some(Subject { pid_tgid, start_ns: if start_ns != 0 { start_ns } else { target } })
 }
 
-/// As [`watched`], for the data path: a target is taken at its word that it began when the table says, which saves two
-/// readings of the kernel's memory at each of millions of calls. A pid that another process gets before the profiler
-/// has noticed the end of the first is the price.
-#[inline(always)]
-pub fn targeted() -> Option<Subject> {
-    if WHOLE_HOST.load() != 0 {
-        return watched();
-    }
-    let pid_tgid = bpf_get_current_pid_tgid();
-    let tgid = (pid_tgid >> 32) as u32;
-    // SAFETY: the value is one word, read once.
-    let start_ns = unsafe { TARGETS.get(&tgid) }?.start_ns;
-    Some(Subject { pid_tgid, start_ns })
-}
-
 /// `current`, as a number.
 #[inline(always)]
 pub fn current_task() -> u64 {

@@ -195,10 +195,9 @@ impl Walk {
         self.sums.cut
     }
 
-    /// Adds the counts, or takes them back.
+    /// Adds the counts so many times; -1 takes them back.
     #[inline(always)]
-    pub fn count(&self, counters: *mut ObjectCounters, back: bool) {
-        let sign = if back { u64::MAX } else { 1 };
+    pub fn count(&self, counters: *mut ObjectCounters, sign: u64) {
         data::add(counters, qp::WRS, self.sums.wrs.wrapping_mul(sign));
         data::add(counters, qp::SIGNALLED, self.sums.signalled.wrapping_mul(sign));
         data::add(counters, qp::INLINE, self.sums.inline.wrapping_mul(sign));
@@ -216,11 +215,10 @@ impl Walk {
         }
     }
 
-    /// Adds the work requests by opcode and size, or takes them back. To be called once after every walk: it leaves the
+    /// Adds the work requests by opcode and size, as [`Walk::count`]. To be called once after every walk: it leaves the
     /// thread's memory as the next walk expects it. `opcodes` is false where somebody else counted them.
     #[inline(always)]
-    pub fn classify(&self, counters: *mut ObjectCounters, thread: *mut Thread, back: bool, opcodes: bool) {
-        let sign = if back { u64::MAX } else { 1 };
+    pub fn classify(&self, counters: *mut ObjectCounters, thread: *mut Thread, sign: u64, opcodes: bool) {
         // Nearly always all of a chain are of one kind.
         let (o, s) = (self.sums.opcodes, self.sums.sizes);
         if o & o.wrapping_sub(1) == 0 && s & s.wrapping_sub(1) == 0 {
@@ -265,24 +263,23 @@ impl Walk {
         }
     }
 
-    /// Adds what was seen of the buffers, or takes it back.
+    /// Adds what was seen of the buffers, as [`Walk::count`]; how they follow the ones before, where that is known.
     #[inline(always)]
-    pub fn describe(&self, counters: *mut ObjectCounters, back: bool) {
-        let sign = if back { u64::MAX } else { 1 };
+    pub fn describe(&self, counters: *mut ObjectCounters, sign: u64, follows: bool) {
         data::add_detail(counters, detail::WRS, self.sums.wrs.wrapping_mul(sign));
         data::add_detail(counters, detail::UNALIGNED_64, self.sums.unaligned_64.wrapping_mul(sign));
         data::add_detail(counters, detail::UNALIGNED_4096, self.sums.unaligned_4096.wrapping_mul(sign));
         data::add_detail(counters, detail::ODD_LENGTHS, self.sums.odd_lengths.wrapping_mul(sign));
         data::add_detail(counters, detail::REMOTE_WRS, self.sums.remote_wrs.wrapping_mul(sign));
         data::add_detail(counters, detail::COULD_INLINE, self.sums.could_inline.wrapping_mul(sign));
-        if back {
+        if !follows {
             return;
         }
-        data::add_detail(counters, detail::LOCAL_SAME, self.sums.local_same);
-        data::add_detail(counters, detail::LOCAL_SEQUENTIAL, self.sums.local_sequential);
-        data::add_detail(counters, detail::REMOTE_SAME, self.sums.remote_same);
-        data::add_detail(counters, detail::REMOTE_SEQUENTIAL, self.sums.remote_sequential);
-        data::add_detail(counters, detail::MERGEABLE, self.sums.mergeable);
+        data::add_detail(counters, detail::LOCAL_SAME, self.sums.local_same.wrapping_mul(sign));
+        data::add_detail(counters, detail::LOCAL_SEQUENTIAL, self.sums.local_sequential.wrapping_mul(sign));
+        data::add_detail(counters, detail::REMOTE_SAME, self.sums.remote_same.wrapping_mul(sign));
+        data::add_detail(counters, detail::REMOTE_SEQUENTIAL, self.sums.remote_sequential.wrapping_mul(sign));
+        data::add_detail(counters, detail::MERGEABLE, self.sums.mergeable.wrapping_mul(sign));
         // SAFETY: a live map value.
         unsafe {
             (*counters).last = [self.local.at, self.local.behind, self.remote.at, self.remote.behind];

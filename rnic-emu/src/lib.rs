@@ -16,4 +16,5 @@ mod post;
 pub mod sites;
 pub mod stats;
 mod sys;
+mod told;
 mod wire;

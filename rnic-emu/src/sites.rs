@@ -12,8 +12,10 @@
 //!   *really* posted; `flags` are [`probe_common::site::Flags`]; `wr` is the first request, null in the extended API.
 //! * `rnic_emu_post_failed(queue, 0, 0, flags, 0, errno)` after it, when the call returns an error: nothing is to be
 //!   subtracted from what `posted` told.
-//! * `rnic_emu_polled(cq, n, wc)` after a poll: `n` completions (0 for an empty poll, negative for an error) at `wc`,
+//! * `rnic_emu_polled(cq, n, wc, exponent)` after a poll: `n` completions (0 for an empty poll, negative for an error) at `wc`,
 //!   an array of `ibv_wc`. An extended poll is reported when it ends, and every 256 completions before that.
+//!
+//! The digest sites are called for every operation, unless a profiler asks for fewer (see `told`).
 
 use crate::abi::*;
 use crate::{control, poll, post};
@@ -84,7 +86,7 @@ sites! {
     /// A post failed with `errno`.
     fn rnic_emu_post_failed(queue: usize, n: u64, bytes: u64, flags: u64, n_sge: u64, errno: u64) => ;
     /// Digest of a poll.
-    fn rnic_emu_polled(cq: *mut ibv_cq, n: i64, wc: *const ibv_wc) => ;
+    fn rnic_emu_polled(cq: *mut ibv_cq, n: i64, wc: *const ibv_wc, exponent: u32) => ;
 }
 
 /// First and last byte of the sites.

@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use fake::abi::{Context, Wc, wr};
 use fake::{FakeCq, FakeQp, adopt, chain, context, cq, create_ex, qp};
+use probe_common::site::Rates;
 use probe_user::tap::Tap;
 
 const ROUNDS: usize = 401;
@@ -39,13 +40,13 @@ fn main() {
     polls(plain, tapped, 0);
     polls(plain, tapped, 16);
     extended(plain, tapped);
-    tap.ask(64);
+    tap.ask(Rates::one_in([6; 3]));
     println!("with one call in 64 at a probe site, no probe attached:");
     posts(plain, tapped, 1);
-    tap.ask(1);
+    tap.ask(Rates::ALL);
     println!("with every call at a probe site, no probe attached:");
     posts(plain, tapped, 1);
-    tap.ask(0);
+    tap.ask(Rates::NONE);
 }
 
 /// Times both in turn, so that both see the same clock speed and the same neighbours.

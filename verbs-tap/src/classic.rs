@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use probe_common::site::Queue;
+use probe_common::site::{Queue, Stream};
 use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{Cq, Object, Qp, RecvWr, SendWr, Wc};
@@ -46,8 +46,9 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
         };
         let Some(entry) = entry else { return call(object, wr, bad) };
         let digest = Digest::of_send(wr, entry.signal_all, |place| entry.add(qp::OPCODES + place, 1));
-        if thread::fires() {
-            let flags = digest.flags(Queue::Send, false);
+        let told = thread::fires(Stream::Posts);
+        if let Some(exponent) = told {
+            let flags = digest.flags(Queue::Send, false).one_in(exponent);
             sites::verbs_tap_posted(
                 object as usize,
                 digest.wrs,
@@ -63,7 +64,7 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
         if result == 0 {
             count_posted(&entry, &digest, true);
         } else {
-            post_send_failed(&entry, object, wr, bad_here, &digest, result);
+            post_send_failed(&entry, object, wr, bad_here, &digest, result, told);
         }
         result
     }
@@ -71,6 +72,8 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
 
 /// # Safety
 /// As for the call that failed; `bad` is what the provider wrote, or unwritten.
+///
+/// `told` is how the digest of the whole was told, if it was.
 #[cold]
 unsafe fn post_send_failed(
     entry: &Entry,
@@ -79,6 +82,7 @@ unsafe fn post_send_failed(
     bad: *mut SendWr,
     digest: &Digest,
     result: c_int,
+    told: Option<u32>,
 ) {
     // A provider that names no work request has refused the call before looking at any.
     let from = if bad == unwritten() { wr } else { bad };
@@ -97,8 +101,8 @@ unsafe fn post_send_failed(
     }
     entry.add(qp::POST_FAILED, 1);
     count_posted(entry, &posted, false);
-    if thread::fires() {
-        let flags = rest.flags(Queue::Send, false);
+    if let Some(exponent) = told {
+        let flags = rest.flags(Queue::Send, false).one_in(exponent);
         let errno = u64::from(result.unsigned_abs());
         sites::verbs_tap_post_failed(object as usize, rest.wrs, rest.bytes, flags.0, rest.sges, errno);
     }
@@ -176,8 +180,9 @@ unsafe fn receive(
         let Some(call) = provider::<PostRecv>(entry.as_ref(), object, which) else { return libc::ENOSYS };
         let Some(entry) = entry else { return call(object, wr, bad) };
         let mut digest = Digest::of_receive(wr);
-        if thread::fires() {
-            let flags = digest.flags(queue, false);
+        let told = thread::fires(Stream::Posts);
+        if let Some(exponent) = told {
+            let flags = digest.flags(queue, false).one_in(exponent);
             sites::verbs_tap_posted(
                 object as usize,
                 digest.wrs,
@@ -195,8 +200,9 @@ unsafe fn receive(
             let rest = if none { digest } else { Digest::of_receive(bad_here) };
             digest = digest.without(&rest);
             entry.add(qp::RECV_FAILED, 1);
-            if thread::fires() {
-                let (flags, errno) = (rest.flags(queue, false), u64::from(result.unsigned_abs()));
+            if let Some(exponent) = told {
+                let flags = rest.flags(queue, false).one_in(exponent);
+                let errno = u64::from(result.unsigned_abs());
                 sites::verbs_tap_post_failed(
                     object as usize,
                     rest.wrs,
@@ -257,8 +263,8 @@ pub unsafe extern "C-unwind" fn poll_cq(object: *mut Cq, entries: c_int, wc: *mu
             }
             Err(_) => entry.add(cq::FAILED, 1),
         }
-        if thread::fires() {
-            sites::verbs_tap_polled(object as usize, i64::from(n), wc as usize);
+        if let Some(exponent) = thread::fires(if n == 0 { Stream::Empty } else { Stream::Finds }) {
+            sites::verbs_tap_polled(object as usize, i64::from(n), wc as usize, exponent);
         }
         n
     }

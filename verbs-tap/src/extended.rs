@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
-use probe_common::site::Queue;
+use probe_common::site::{Queue, Stream};
 use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{self, CqEx, DataBuf, QpEx, Sge, opcode, wr};
@@ -260,9 +260,9 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
         let Batch { digest, others, .. } = here.batch();
         let digest = *digest;
         let others = (digest.of_first != digest.wrs).then_some(*others);
-        let fires = thread::fires();
-        let flags = digest.flags(Queue::Send, true);
-        if fires {
+        let told = thread::fires(Stream::Posts);
+        let flags = digest.flags(Queue::Send, true).one_in(told.unwrap_or(0));
+        if told.is_some() {
             sites::verbs_tap_posted(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, 0);
         }
         let result = pass!(here, wr::COMPLETE, fn(*mut QpEx) -> c_int, (ex));
@@ -278,7 +278,7 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
                 entry.add(qp::POST_CALLS, 1);
             }
         }
-        if fires && result != 0 {
+        if told.is_some() && result != 0 {
             let errno = u64::from(result.unsigned_abs());
             sites::verbs_tap_post_failed(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, errno);
         }
@@ -337,9 +337,14 @@ unsafe extern "C-unwind" fn start_poll(ex: *mut CqEx, attr: *mut c_void) -> c_in
         }
         if result == 0 {
             here.batch().polled = 1;
-        } else if thread::fires() {
-            let n = if result == libc::ENOENT { 0 } else { -i64::from(result) };
-            sites::verbs_tap_polled(ex as usize, n, 0);
+        } else {
+            let (n, stream) = match result {
+                libc::ENOENT => (0, Stream::Empty),
+                errno => (-i64::from(errno), Stream::Finds),
+            };
+            if let Some(exponent) = thread::fires(stream) {
+                sites::verbs_tap_polled(ex as usize, n, 0, exponent);
+            }
         }
         result
     }
@@ -366,8 +371,8 @@ unsafe extern "C-unwind" fn end_poll(ex: *mut CqEx) {
         let Some(here) = here(ex as usize, kind::CQ) else { return };
         let polled = here.batch().polled;
         pass!(here, END_POLL, fn(*mut CqEx), (ex));
-        if thread::fires() {
-            sites::verbs_tap_polled(ex as usize, i64::try_from(polled).unwrap_or(i64::MAX), 0);
+        if let Some(exponent) = thread::fires(Stream::Finds) {
+            sites::verbs_tap_polled(ex as usize, i64::try_from(polled).unwrap_or(i64::MAX), 0, exponent);
         }
     }
 }

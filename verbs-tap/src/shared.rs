@@ -1,12 +1,13 @@
 //! The file shared with a profiler: made, given out slot by slot, folded when it is full, left behind by forked
 //! children. Layout in [`probe_common::tap`].
 //!
-//! Everything here is a slow path under [`LOCK`], except [`Shared::fire`] and the counting itself.
+//! Everything here is a slow path under [`LOCK`], except [`Shared::rates`] and the counting itself.
 
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 
+use probe_common::site::Rates;
 use probe_common::tap::{self, Header, SHARED_SLOTS, SLOTS, Slot, state};
 
 use crate::objects;
@@ -154,10 +155,10 @@ impl Shared {
         unsafe { &*self.0.as_ptr().add(1).cast::<Slot>().add(index.min(SLOTS - 1)) }
     }
 
-    /// What the profiler wants of the probe sites: 0 nothing, 1 every operation, n one in n.
+    /// What the profiler wants of the probe sites.
     #[inline]
-    pub fn fire(&self) -> u32 {
-        self.header().fire.load(Relaxed)
+    pub fn rates(&self) -> Rates {
+        Rates(self.header().fire.load(Relaxed))
     }
 
     fn initialise(&self) {

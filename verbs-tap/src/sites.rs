@@ -38,7 +38,7 @@ site! {
 }
 site! {
     /// After a poll.
-    verbs_tap_polled(cq: usize, n: i64, wc: usize)
+    verbs_tap_polled(cq: usize, n: i64, wc: usize, exponent: u32)
 }
 
 /// In a forked child: drop the private copies of the sites' pages, so that they are read from the file again, and have
@@ -80,6 +80,6 @@ mod tests {
         renew_in_child();
         verbs_tap_posted(1, 2, 3, 4, 5, 6);
         verbs_tap_post_failed(1, 2, 3, 4, 5, 6);
-        verbs_tap_polled(1, -1, 0);
+        verbs_tap_polled(1, -1, 0, 0);
     }
 }

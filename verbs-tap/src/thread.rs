@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
+use probe_common::site::{Countdown, Stream};
 use probe_common::tap::{SHARED_SLOTS, Slot, kind, state};
 
 use crate::abi;
@@ -44,8 +45,8 @@ struct Thread {
     entries: *mut Entry,
     capacity: usize,
     filled: usize,
-    /// Operations until the next one that fires.
-    countdown: u32,
+    /// Which of its operations are told at probe sites.
+    countdown: Countdown,
     tid: u32,
 }
 
@@ -106,31 +107,25 @@ pub fn here(address: usize, object_kind: u32) -> Option<Entry> {
     meet(address, object_kind)
 }
 
-/// True when this operation is one the profiler wants to see at a probe site.
+/// How many operations of its stream this one stands for at a probe site, as a power of two; `None` when the profiler
+/// does not want to see it.
 #[inline(always)]
-pub fn fires() -> bool {
-    let Some(shared) = shared::get() else { return false };
-    match shared.fire() {
-        0 => false,
-        1 => true,
-        one_in => counted_down(one_in),
+pub fn fires(stream: Stream) -> Option<u32> {
+    match shared::get()?.rates().exponent(stream)? {
+        0 => Some(0),
+        exponent => counted_down(stream, exponent),
     }
 }
 
 #[cold]
-fn counted_down(one_in: u32) -> bool {
+fn counted_down(stream: Stream, exponent: u32) -> Option<u32> {
     let thread = THREAD.with(Cell::get);
     if thread.is_null() {
-        return false;
+        return None;
     }
     // SAFETY: as in `here`.
-    let countdown = unsafe { &mut (*thread).countdown };
-    *countdown = countdown.saturating_sub(1).min(one_in);
-    if *countdown == 0 {
-        *countdown = one_in;
-        return true;
-    }
-    false
+    let (countdown, tid) = unsafe { (&mut (*thread).countdown, (*thread).tid) };
+    countdown.is_told(stream, exponent, tid.wrapping_mul(0x9e37_79b9)).then_some(exponent)
 }
 
 impl Thread {
@@ -311,7 +306,9 @@ fn of_this_thread() -> Option<*mut Thread> {
     let tid = u32::try_from(unsafe { libc::gettid() }).unwrap_or(0);
     let thread: *mut Thread = map(1)?;
     // SAFETY: mapped just now, large enough and aligned for one Thread.
-    unsafe { thread.write(Thread { entries, capacity: FIRST_CAPACITY, filled: 0, countdown: 1, tid }) };
+    unsafe {
+        thread.write(Thread { entries, capacity: FIRST_CAPACITY, filled: 0, countdown: Countdown::NEW, tid })
+    };
     THREAD.with(|t| t.set(thread));
     if let Some(key) = key() {
         // SAFETY: the key was made by pthread_key_create. Set again in a thread that posts while it is torn down, it

@@ -6,6 +6,7 @@ mod fake;
 use std::ptr;
 
 use fake::{adopt, chain, context, qp};
+use probe_common::site::Rates;
 use probe_user::tap::{Reading, Tap};
 
 #[test]
@@ -17,7 +18,7 @@ fn a_forked_child_counts_for_itself_and_survives_its_sites() {
     let mut bad = ptr::null_mut();
     assert_eq!(qp.post_send(wrs.as_ptr(), &mut bad), 0);
     let parent = Tap::of(std::process::id()).expect("process").expect("a tap");
-    parent.ask(1);
+    parent.ask(Rates::ALL);
     let of_parent = |reading: &Reading| {
         reading.objects.iter().filter(|o| o.number == 4711).map(|o| o.counts.wrs).sum::<u64>()
     };
@@ -53,7 +54,7 @@ fn a_forked_child_counts_for_itself_and_survives_its_sites() {
         libc::close(pipe[1]);
         libc::waitpid(child, &mut status, 0);
     }
-    parent.ask(0);
+    parent.ask(Rates::NONE);
     assert_eq!(of_child.objects.iter().map(|o| (o.number, o.counts.wrs)).collect::<Vec<_>>(), [(4711, 5)]);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
     let after = parent.read().expect("a reading");

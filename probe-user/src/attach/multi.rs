@@ -58,11 +58,30 @@ struct LinkCreateAttr {
     zero: u32,
 }
 
+/// An object whose programs can be loaded for attaching to many places.
+pub struct Many(Object);
+
+impl std::fmt::Debug for Many {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Many").finish_non_exhaustive()
+    }
+}
+
+impl Many {
+    /// Loads a program by its name.
+    ///
+    /// # Errors
+    /// [`LoadError::Broken`] with the kernel's answer.
+    pub fn load(&self, name: &str) -> Result<OwnedFd, LoadError> {
+        load_program(&self.0, name)
+    }
+}
+
 /// Loads the library programs for attaching to many places, on the maps of a loaded object.
 ///
 /// # Errors
 /// On kernels before 6.6, which do not know this way of attaching.
-pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<LibrarySet, LoadError> {
+pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<(LibrarySet, Many), LoadError> {
     let broken = |what: &dyn std::fmt::Display| LoadError::Broken(what.to_string());
     let mut parsed = Object::parse(object).map_err(|error| broken(&error))?;
     let mut bound = Vec::new();
@@ -80,7 +99,7 @@ pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<LibrarySet, LoadError> {
     if !is_known(pair.enter.as_fd()) {
         return Err(broken(&"this kernel attaches place by place"));
     }
-    Ok(LibrarySet { pair, exit: load("library_exit")? })
+    Ok((LibrarySet { pair, exit: load("library_exit")? }, Many(parsed)))
 }
 
 /// Whether the kernel knows this way of attaching. Older ones load the program all the same, and refuse its link with

@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::{KProbe, ProgramError, RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfError, EbpfLoader};
-use probe_common::wire::{KernelOffsets, LOSSES, Site, Target};
+use probe_common::wire::{KernelOffsets, LOSSES, Site, Slice, Target};
 
-use super::multi;
-use crate::collect::wire::{Buckets, Counters, DataPathTables, PlainSite, PlainTarget};
+use super::multi::{self, Many};
+use crate::collect::wire::{Buckets, Counters, DataPathTables, PlainSite, PlainSlice, PlainTarget};
 
 /// Names a BPF object to use in place of the one built in.
 const OBJECT_VARIABLE: &str = "RDMA_PROBE_BPF_OBJECT";
@@ -92,6 +92,8 @@ impl LibraryPrograms {
 pub struct Programs {
     /// For library functions.
     pub library: LibraryPrograms,
+    /// Where the kernel attaches a program to many places at once.
+    many: Option<Many>,
     ebpf: Mutex<Ebpf>,
 }
 
@@ -119,16 +121,16 @@ impl Programs {
             .override_global("OFFSETS", &offsets[..], true)
             .load(object)
             .map_err(|error| from_ebpf(&error))?;
-        let library = match multi::load(object, &ebpf) {
-            Ok(set) => LibraryPrograms::ManyAtOnce(set),
+        let (library, many) = match multi::load(object, &ebpf) {
+            Ok((set, many)) => (LibraryPrograms::ManyAtOnce(set), Some(many)),
             // An older kernel, or one that refuses us altogether: then the second attempt says why.
             Err(_) => {
                 let mut load = |name| load::<UProbe>(&mut ebpf, name, UProbe::load);
                 let pair = Pair { enter: load("library_enter")?, leave: load("library_return")? };
-                LibraryPrograms::OneByOne(LibrarySet { pair, exit: load("library_exit")? })
+                (LibraryPrograms::OneByOne(LibrarySet { pair, exit: load("library_exit")? }), None)
             }
         };
-        Ok(Self { library, ebpf: Mutex::new(ebpf) })
+        Ok(Self { library, many, ebpf: Mutex::new(ebpf) })
     }
 
     /// Loads the programs for kernel functions.
@@ -225,6 +227,22 @@ impl Programs {
         load::<UProbe>(&mut ebpf, name, UProbe::load)
     }
 
+    /// The same, for attaching to many places at once; `None` where this kernel does not know that (before 6.6).
+    ///
+    /// # Errors
+    /// As [`Programs::load`].
+    pub fn load_uprobe_for_many(&self, name: &str) -> Option<Result<OwnedFd, LoadError>> {
+        Some(self.many.as_ref()?.load(name))
+    }
+
+    /// The slice of time in which the functions of providers count.
+    ///
+    /// # Errors
+    /// As [`Programs::take_events`].
+    pub fn take_slice(&mut self) -> Result<Array<MapData, PlainSlice>, LoadError> {
+        self.take("SLICE")
+    }
+
     /// The tables of the data path.
     ///
     /// # Errors
@@ -255,7 +273,7 @@ impl Programs {
     }
 }
 
-const _: () = assert!(size_of::<Site>() == 16 && size_of::<Target>() == 8);
+const _: () = assert!(size_of::<Site>() == 16 && size_of::<Target>() == 96 && size_of::<Slice>() == 24);
 
 fn load<P>(
     ebpf: &mut Ebpf,

@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use probe_user::collect::{Options, Session};
+use probe_user::collect::{Options, Posts, Session};
 use probe_user::data_path::{Failed, Object, Reading, Source};
 use probe_user::sample::{Probe, ProcessId, Record, Verdict};
 use probe_user::tap::Kind;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::watch;
+use super::posts::{self, Which};
+use super::{UsageError, watch};
 
 /// How often messages are taken in.
 const TICK: Duration = Duration::from_millis(20);
@@ -24,14 +25,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 
 /// Count the posts and polls of a process that already runs, on stock packages, by probes on its data path
 ///
-/// Every post, work request, poll and completion from now on is counted, per queue pair and completion queue, of
-/// the process and all its descendants. What a hit costs the process depends on the probed instruction, which is told: about
-/// 0.2 µs where the kernel has optimised it, 0.4 µs where it emulates it, 3 to 16 µs where it single-steps it, and a
-/// return costs 0.25 µs more.
+/// Posts, work requests, polls and completions from now on are counted, per queue pair and completion queue, of
+/// the process and all its descendants: every one as long as that costs a process no more of its CPU time than
+/// --overhead, else a share of them, and the counts are then estimates, with the share and their error beside them.
+/// `--data-path full` counts every one whatever that costs. What a hit costs depends on the probed instruction, which
+/// is told: about 0.2 µs where the kernel has optimised it, 0.4 µs where it emulates it, 3 to 16 µs where it
+/// single-steps it, and a return costs 0.25 µs more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   rdma-probe count --pid 4711 --duration 10s
   rdma-probe count --pid 4711 --json             until the process ends, or Ctrl-C
+  rdma-probe count --pid 4711 --data-path full   every one, whatever that costs the process
 
 Exit status: 0 when it was counted, 1 when nothing could be attached, 2 on a usage error.")]
 pub struct Args {
@@ -41,6 +45,8 @@ pub struct Args {
     /// How long to count; until the processes end when not given
     #[arg(long, short, value_name = "TIME", value_parser = super::time::parse_duration)]
     duration: Option<Duration>,
+    #[command(flatten)]
+    posts: posts::Args,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -54,8 +60,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&asked_to_end)).context("cannot handle signals")?;
     }
+    let data_path = args.posts.posts(Which::Sampled);
+    if data_path == Posts::Off {
+        bail!(UsageError(
+            "--data-path off: there would be nothing to count; take sampled or full".to_owned()
+        ));
+    }
     let mut session =
-        Session::start(Options { kernel: false, data_path: true, fire_taps: true, ..Options::default() });
+        Session::start(Options { kernel: false, data_path, fire_taps: true, ..Options::default() });
     watch::with_descendants(&mut session, &args.pids)?;
     session.settle();
     eprintln!("rdma-probe: counting");
@@ -132,6 +144,17 @@ fn table(readings: &BTreeMap<ProcessId, Reading>, out: &mut impl Write) -> io::R
                 writeln!(out, "  a hit ({}) costs {ns} ns on this machine{returns}", name_of(*source))?;
             }
         }
+        if let Some(share) = reading.overhead {
+            writeln!(out, "  hits have cost {:.2} % of its CPU time", share * 100.0)?;
+        }
+        if let Some(slices) = &reading.slices {
+            write!(
+                out,
+                "  the provider's functions: {} slices, {:.2} times as slow in them",
+                slices.slices, slices.slowdown
+            )?;
+            writeln!(out, "{}", slices.refused.iter().map(|why| format!("; {why}")).collect::<String>())?;
+        }
         if reading.unlisted != 0 {
             let c = &reading.unlisted_counts;
             writeln!(
@@ -190,6 +213,10 @@ fn row(object: &Object, out: &mut impl Write) -> io::Result<()> {
             "posts {} (failed {}), WRs {} (signalled {}, inline {}), {} bytes; receives posted {}",
             c.post_calls, c.post_failed, c.wrs, c.signalled, c.inline, c.bytes, c.recv_wrs
         )?;
+    }
+    if object.looked_at < object.calls() {
+        let share = object.looked_at as f64 / object.calls() as f64;
+        write!(out, "; ESTIMATED from {:.2} % of the calls", share * 100.0)?;
     }
     if c.cut != 0 {
         write!(out, "; {} chains too long to be walked: counts are too low", c.cut)?;

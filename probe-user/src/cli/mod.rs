@@ -8,6 +8,7 @@ mod export;
 mod keep;
 mod merge;
 mod objects;
+mod posts;
 mod probes;
 mod providers;
 mod record;

@@ -19,6 +19,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use super::keep::{self, Keeper};
+use super::posts::{self, Which};
 use super::time::parse_duration;
 use super::{UsageError, watch};
 
@@ -34,7 +35,8 @@ Examples:
   sudo rdma-probe record --duration 10s                    every process of the host
   sudo rdma-probe record -o run.trace.zst -- ./train.sh    into a compressed trace of a chosen name
   rdma-probe record --tap -- ib_send_bw server             every post and poll too, exactly; needs no privilege
-  sudo rdma-probe record --data-path full --pid 4242       posts and polls of a program that already runs
+  sudo rdma-probe record --overhead 0.5 --pid 4242         posts and polls for at most 0.5 % of the process's CPU time
+  sudo rdma-probe record --data-path full --pid 4242       every post and poll, whatever that costs it
   sudo rdma-probe record -o h.trace.zst --rotate 100MiB --keep 10    the host, for as long as it runs, in at most 1 GB
   sudo rdma-probe record -o h.trace.zst --ring 5m --on 'reg_latency_p99>1ms'    five minutes in memory, written when
                                                            registrations become slow (or by --on SIGUSR1, cqe_error, …)
@@ -68,10 +70,8 @@ pub struct Args {
     /// The tap's library, when it is not beside this program
     #[arg(long, value_name = "FILE", requires = "tap")]
     tap_library: Option<PathBuf>,
-    /// Count posts and polls of stock providers by probes: `full` looks at every call, which costs each 0.2 to 0.4 µs
-    /// where the kernel need not single-step the probed instruction (`rdma-probe count` tells)
-    #[arg(long, value_enum, default_value = "off", value_name = "WHICH")]
-    data_path: WhichPosts,
+    #[command(flatten)]
+    posts: posts::Args,
     #[command(flatten)]
     keep: keep::Args,
     /// Attach to libraries only, not to the kernel
@@ -86,15 +86,6 @@ pub struct Args {
     /// Command to run and record
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-/// Which posts and polls probes look at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum WhichPosts {
-    /// None.
-    Off,
-    /// All.
-    Full,
 }
 
 /// Records until the targets end, the time is up, or a signal comes.
@@ -125,7 +116,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let options = collect::Options {
         whole_host: args.pids.is_empty() && args.command.is_empty(),
         kernel: !args.no_kernel,
-        data_path: args.data_path == WhichPosts::Full,
+        data_path: args.posts.posts(if args.tap { Which::Off } else { Which::Sampled }),
         fire_taps: false,
         interval: args.interval,
     };

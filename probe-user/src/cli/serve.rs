@@ -89,7 +89,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let options = collect::Options {
         whole_host: args.pids.is_empty(),
         kernel: !args.no_kernel,
-        data_path: false,
+        data_path: collect::Posts::Off,
         fire_taps: false,
         interval: args.interval,
     };

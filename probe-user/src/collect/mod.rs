@@ -14,5 +14,5 @@ mod sources;
 mod stacks;
 pub mod wire;
 
-pub use session::{Options, Session};
+pub use session::{Options, Posts, Session};
 pub use source::Source;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::data_path::{Failed, Object, Reading, Source};
 use crate::entry::Class;
 use crate::sample::{
-    DataPath, FailedCqes, Instruction, Observed, ObservedBy, ProcessId, QueueDetail, QueueSample,
+    Counting, DataPath, FailedCqes, Instruction, Observed, ObservedBy, ProcessId, QueueDetail, QueueSample,
     ReapLatency, Strides,
 };
 use crate::tap::{Kind, counts, opcode};
@@ -83,17 +83,23 @@ impl Told {
         if !reading.cqe_to_post.0.is_empty() {
             totals.detail.get_or_insert_default().cqe_to_post_ns = Some(reading.cqe_to_post.clone());
         }
+        // Where a process is sampled, each of its queues says how far.
+        let sampled = reading.objects.iter().any(is_sampled);
         for queue in &mut queues {
             let own = queue.observed.take();
-            queue.observed = own.filter(|own| own.by != by);
+            queue.observed = own.filter(|own| own.by != by || own.counting != Counting::Every || sampled);
         }
         let cost =
             reading.costs.iter().find(|(source, _)| observed_by(**source) == by).map(|(_, cost)| *cost);
+        let refused = reading.slices.as_ref().and_then(|slices| slices.refused.clone());
         let observed = Observed {
-            by,
+            why: refused.filter(|_| by == ObservedBy::Function).unwrap_or_default(),
             instruction: cost.map(|cost| instruction(cost.class)),
             hit_ns: cost.and_then(|cost| cost.hit_ns),
-            ..Observed::default()
+            // Rounded: a trace need not tell of each millionth more.
+            overhead: reading.overhead.map(|share| rounded(share, 5)),
+            slice_slowdown: reading.slices.as_ref().map(|slices| rounded(slices.slowdown, 2)),
+            ..trust(by, &reading.objects.iter().collect::<Vec<_>>(), reading)
         };
         let path = DataPath { observed, totals, ..DataPath::default() };
         if queues.is_empty() && self.latest.as_ref() == Some(&path) {
@@ -155,6 +161,54 @@ fn observed_by(source: Source) -> ObservedBy {
     }
 }
 
+fn is_sampled(object: &Object) -> bool {
+    object.looked_at < object.calls()
+}
+
+fn rounded(figure: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (figure * scale).round() / scale
+}
+
+/// How far the counts of these objects together can be trusted.
+fn trust(by: ObservedBy, objects: &[&Object], reading: &Reading) -> Observed {
+    let every = Observed { by, ..Observed::default() };
+    if !objects.iter().any(|object| is_sampled(object)) {
+        return every;
+    }
+    let sum = |of: &dyn Fn(&Object) -> u64| objects.iter().map(|o| of(o)).fold(0, u64::saturating_add);
+    let (looked_at, calls) = (sum(&|o| o.looked_at.min(o.calls())), sum(&Object::calls));
+    let in_slices = objects.iter().any(|o| o.source == Source::Function && is_sampled(o));
+    let slices = reading.slices.as_ref().filter(|_| in_slices);
+    let counting = match slices {
+        Some(slices) if slices.ratios => Counting::Ratios,
+        _ => Counting::Estimated,
+    };
+    let error = error(objects).max(slices.map_or(0.0, |slices| slices.error));
+    Observed {
+        counting,
+        share: rounded(looked_at as f64 / calls.max(1) as f64, 6),
+        error: (counting == Counting::Estimated).then(|| rounded(error, 4)),
+        ..every
+    }
+}
+
+/// Relative error bound (95 %) of what chance has drawn: of the worst of calls, work requests and completion entries.
+fn error(objects: &[&Object]) -> f64 {
+    let relative = |variance: f64, count: u64| match count {
+        0 => 0.0,
+        // Nothing is known better than by chance, and no worse than not at all.
+        count => (1.96 * variance.sqrt() / count as f64).min(1.0),
+    };
+    let of = |is_kind: fn(Kind) -> bool| {
+        let those = || objects.iter().filter(move |o| is_kind(o.kind));
+        let variance = |which: usize| those().map(|o| o.variances[which] as f64).sum::<f64>();
+        let calls = relative(variance(0), those().map(|o| o.calls()).sum());
+        calls.max(relative(variance(1), those().map(|o| o.items()).sum()))
+    };
+    of(|kind| kind == Kind::Cq).max(of(|kind| kind != Kind::Cq))
+}
+
 fn queue(name: u64, object: &Object, reading: &Reading) -> QueueSample {
     let mut counted = counts(&object.counts, Some(object.threads));
     if object.kind == Kind::Qp && object.ended_ns.is_none() {
@@ -171,7 +225,7 @@ fn queue(name: u64, object: &Object, reading: &Reading) -> QueueSample {
         pointer: object.address,
         number: object.number,
         gone: object.ended_ns.is_some(),
-        observed: Some(Observed { by: observed_by(object.source), ..Observed::default() }),
+        observed: Some(trust(observed_by(object.source), &[object], reading)),
         counts: counted,
     }
 }
@@ -182,8 +236,10 @@ fn detail(object: &Object) -> Option<QueueDetail> {
     let posted = |n: u64| (d.wrs > 0).then_some(n);
     // The first work request follows none.
     let elsewhere = |wrs: u64, known: u64| wrs.saturating_sub(known).saturating_sub(1);
+    // Of work requests drawn by chance the ones before are not known.
+    let followed = object.variances == [0; 2];
     let strides = |wrs: u64, same: u64, sequential: u64| {
-        (wrs > 0).then(|| Strides { sequential, same, random: elsewhere(wrs, same + sequential) })
+        (wrs > 0 && followed).then(|| Strides { sequential, same, random: elsewhere(wrs, same + sequential) })
     };
     let detail = QueueDetail {
         examined_wrs: (d.wrs > 0 && d.wrs != object.counts.wrs).then_some(d.wrs),
@@ -194,7 +250,7 @@ fn detail(object: &Object) -> Option<QueueDetail> {
         remote_strides: strides(d.remote_wrs, d.remote_same, d.remote_sequential),
         local_strides: strides(d.wrs, d.local_same, d.local_sequential),
         could_inline: d.could_inline.and_then(posted),
-        mergeable: posted(d.mergeable),
+        mergeable: posted(d.mergeable).filter(|_| followed),
         most_outstanding: object.most_outstanding,
         most_cqes_per_poll: (object.most_cqes > 0).then_some(object.most_cqes),
         ..QueueDetail::default()
@@ -205,7 +261,7 @@ fn detail(object: &Object) -> Option<QueueDetail> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_path::{Details, Failure};
+    use crate::data_path::{Details, Failure, SlicesTold};
     use crate::tap::Counts;
 
     const ALICE: ProcessId = ProcessId { pid: 7, start_ns: 1 };
@@ -226,6 +282,8 @@ mod tests {
             max_send_wr: None,
             most_outstanding: None,
             unmatched: 0,
+            looked_at: 0,
+            variances: [0; 2],
             sizes: BTreeMap::from([(6, wrs)]),
             details: Details { wrs, remote_wrs: wrs, remote_sequential: 1, ..Details::default() },
             counts: Counts { wrs, ..Counts::default() },
@@ -247,6 +305,44 @@ mod tests {
         let both = || vec![object(Some(50), 5), object(Some(70), 1), object(None, 2)];
         assert_eq!(told(&mut probed, both()), [(1, 5, true), (2, 1, true), (3, 2, false)]);
         assert!(told(&mut probed, both()).is_empty());
+    }
+
+    #[test]
+    fn what_was_drawn_by_chance_is_an_estimate_with_its_share_and_error() {
+        // Ten posts in all, one of them looked at; on another queue pair all.
+        let counts = |post_calls, wrs| Counts { post_calls, wrs, ..Counts::default() };
+        let drawn = Object {
+            looked_at: 100,
+            variances: [90_000, 90_000],
+            counts: counts(1000, 1000),
+            ..object(None, 0)
+        };
+        let every = Object { looked_at: 1000, counts: counts(1000, 9000), address: 20, ..object(None, 0) };
+        let reading =
+            Reading { objects: vec![drawn, every], overhead: Some(0.007_654_321), ..Reading::default() };
+        let changed = Probed::default().changed(&BTreeMap::from([(ALICE, reading)]));
+        let path = &changed[0].1;
+        assert_eq!((path.observed.counting, path.observed.share), (Counting::Estimated, 0.55));
+        assert_eq!(path.observed.overhead, Some(0.007_65));
+        assert_eq!(path.observed.error, Some(rounded(1.96 * 300.0 / 2000.0, 4)));
+        let of: Vec<_> = path.queues.iter().map(|q| q.observed.as_ref().unwrap()).collect();
+        assert_eq!((of[0].counting, of[0].share), (Counting::Estimated, 0.1));
+        assert_eq!(of[0].error, Some(rounded(1.96 * 300.0 / 1000.0, 4)));
+        assert_eq!((of[1].counting, of[1].error), (Counting::Every, None));
+    }
+
+    #[test]
+    fn slices_of_single_stepped_functions_give_ratios() {
+        let slices =
+            SlicesTold { share: 0.1, error: 0.2, ratios: true, slowdown: 1.4, ..SlicesTold::default() };
+        let counts = Counts { polls: 1000, ..Counts::default() };
+        let seen = Object { kind: Kind::Cq, looked_at: 100, counts, ..object(None, 0) };
+        let of = |ratios| {
+            let slices = Some(SlicesTold { ratios, ..slices.clone() });
+            trust(ObservedBy::Function, &[&seen], &Reading { slices, ..Reading::default() })
+        };
+        assert_eq!((of(true).counting, of(true).error), (Counting::Ratios, None));
+        assert_eq!((of(false).counting, of(false).error), (Counting::Estimated, Some(0.2)));
     }
 
     #[test]

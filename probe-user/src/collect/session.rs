@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aya::maps::{HashMap as BpfMap, MapData, PerCpuArray, RingBuf};
+use aya::maps::{MapData, PerCpuArray, RingBuf};
 use probe_common::CallId;
-use probe_common::wire::{BucketKey, CallKey, CallMessage, Loss, MessageKind, Target};
+use probe_common::wire::{BucketKey, CallKey, CallMessage, Loss, MessageKind, Spent, Target};
 
 use super::Source;
 use super::clock::now_ns;
@@ -28,7 +28,9 @@ use crate::attach::{
     KernelProbes, LoadError, Programs, Setting, pid_namespace_is_initial, verdict_on_loading,
 };
 use crate::contexts::ObjectAt;
-use crate::data_path::{Attacher, Costs, Counting, Reading as DataPathReading};
+use crate::data_path::{
+    Allowed, Asking, Attacher, Costs, Counting, Governor, Reading as DataPathReading, Targets, Told,
+};
 use crate::hooks::{KERNEL_HOOKS, library_hooks};
 use crate::kernel::{self, Btf, Offsets};
 use crate::providers;
@@ -45,12 +47,24 @@ pub struct Options {
     pub whole_host: bool,
     /// Attach to the kernel too.
     pub kernel: bool,
-    /// Attach to the data path too, and count every post and poll.
-    pub data_path: bool,
+    /// How posts and polls are watched.
+    pub data_path: Posts,
     /// Have the tap of a process that runs under it call its sites, so that these count too.
     pub fire_taps: bool,
     /// Time between two samples.
     pub interval: Duration,
+}
+
+/// How posts and polls are watched.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Posts {
+    /// Not at all.
+    #[default]
+    Off,
+    /// As far as what that costs is allowed.
+    Sampled(Allowed),
+    /// Every one, whatever that costs.
+    Full,
 }
 
 impl Default for Options {
@@ -58,7 +72,7 @@ impl Default for Options {
         Self {
             whole_host: false,
             kernel: true,
-            data_path: false,
+            data_path: Posts::Off,
             fire_taps: false,
             interval: Duration::from_secs(1),
         }
@@ -90,7 +104,7 @@ struct Probing {
     calls: Counters,
     buckets: Buckets,
     lost: PerCpuArray<MapData, u64>,
-    targets: BpfMap<MapData, u32, PlainTarget>,
+    targets: Targets,
     reported: Reported,
     data_path: Option<Counting>,
     stacks: Stacks,
@@ -168,8 +182,11 @@ impl Session {
         if let Some(probing) = &mut self.probing {
             probing
                 .targets
-                .insert(pid, PlainTarget(Target { start_ns }), 0)
+                .with(|table| table.insert(pid, PlainTarget(Target { start_ns, spent: Spent::default() }), 0))
                 .map_err(|error| io::Error::other(format!("the table of watched processes: {error}")))?;
+            if let Some(data_path) = &mut probing.data_path {
+                data_path.watch(pid);
+            }
             // What it maps next may be all there is of it: it can be gone before its exec is told.
             probing.librarian.note(pid);
         }
@@ -262,26 +279,35 @@ impl Session {
         };
         let setting = Setting {
             whole_host: self.options.whole_host,
-            data_path: self.options.data_path,
+            data_path: self.options.data_path != Posts::Off,
             offsets: offsets.known,
         };
         let mut programs = Programs::load(&setting)?;
         let events = programs.take_events()?;
         let (calls, buckets) = (programs.take_calls()?, programs.take_buckets()?);
-        let (lost, targets) = (programs.take_lost()?, programs.take_targets()?);
+        let (lost, targets) = (programs.take_lost()?, Targets::new(programs.take_targets()?));
         let sites = programs.take_sites()?;
         self.follow_processes(&mut programs, &offsets);
         let kernel = self.attach_kernel(&mut programs, vmlinux.as_ref(), &modules);
         let costs = Costs::default();
-        let counting = self.counting(&mut programs, costs.clone());
+        let told = Told::default();
+        let counting = self.counting(&mut programs, &costs, &targets, &told);
+        let slice = programs.take_slice()?;
         let programs = Arc::new(programs);
-        let attacher =
-            counting.is_some().then(|| Attacher::new(Arc::clone(&programs), self.options.fire_taps, costs));
+        let taps = self.options.fire_taps;
+        let asking = match self.options.data_path {
+            Posts::Sampled(allowed) if counting.is_some() => {
+                let governor = Governor::start(allowed, taps, targets.clone(), costs.clone(), slice, told);
+                Asking::Governed(governor.map_err(|error| no_thread(&error))?)
+            }
+            _ => Asking::Everything { taps },
+        };
+        let attacher = counting.is_some().then(|| Attacher::new(Arc::clone(&programs), asking, costs));
         let spaces = Arc::new(Mutex::new(Spaces::default()));
         let whole_host = self.options.whole_host;
         let (librarian, no_mappings) =
             Librarian::start(Arc::clone(&programs), sites, attacher, whole_host, Arc::clone(&spaces))
-                .map_err(|error| LoadError::Broken(format!("cannot start a thread: {error}")))?;
+                .map_err(|error| no_thread(&error))?;
         self.pending.push(Record::Probe(Probe {
             name: "perf:mmap2".to_owned(),
             place: String::new(),
@@ -313,11 +339,17 @@ impl Session {
     }
 
     /// The tables of the data path, if it is to be watched; why they cannot be had is told among the records.
-    fn counting(&mut self, programs: &mut Programs, costs: Costs) -> Option<Counting> {
-        if !self.options.data_path {
+    fn counting(
+        &mut self,
+        programs: &mut Programs,
+        costs: &Costs,
+        targets: &Targets,
+        told: &Told,
+    ) -> Option<Counting> {
+        if self.options.data_path == Posts::Off {
             return None;
         }
-        let tables = Counting::new(programs, costs);
+        let tables = Counting::new(programs, costs.clone(), targets.clone(), told.clone());
         let broken = tables.as_ref().err().map(|error| Probe {
             name: "data-path".to_owned(),
             place: String::new(),
@@ -528,13 +560,20 @@ impl Probing {
         }
         for id in gone {
             // Unless the pid has a new owner that is watched too.
-            if self.targets.get(&id.pid, 0).is_ok_and(|PlainTarget(target)| target.start_ns == id.start_ns) {
-                let _ = self.targets.remove(&id.pid);
+            let is_its = |target: PlainTarget| target.0.start_ns == id.start_ns;
+            let removed = self
+                .targets
+                .with(|table| table.get(&id.pid, 0).is_ok_and(is_its) && table.remove(&id.pid).is_ok());
+            if removed {
                 self.librarian.forget(id.pid);
                 self.stacks.forget(*id);
             }
         }
     }
+}
+
+fn no_thread(error: &io::Error) -> LoadError {
+    LoadError::Broken(format!("cannot start a thread: {error}"))
 }
 
 /// The object whose functions may be new after a call: one that was made, or a queue pair that changed its state, which

@@ -4,7 +4,8 @@ use aya::Pod;
 use aya::maps::{HashMap, MapData};
 use probe_common::counters::{FailureKey, LatencyKey, ObjectCounters, ObjectKey, Ring, RingKey};
 use probe_common::wire::{
-    BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, StackedCall, Target,
+    BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, Slice, StackedCall,
+    Target,
 };
 
 /// The table of counters.
@@ -45,6 +46,7 @@ plain!(
     PlainBucketKey(BucketKey),
     PlainTarget(Target),
     PlainSite(Site),
+    PlainSlice(Slice),
     PlainObjectKey(ObjectKey),
     PlainObjectCounters(ObjectCounters),
     PlainFailureKey(FailureKey),

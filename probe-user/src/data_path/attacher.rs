@@ -6,10 +6,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use probe_common::site::Rates;
+
+use super::governor::{Flags, Governor};
+use super::group::{Group, Way};
 use super::point::{self, Point, Turn};
 use super::{Costs, Source, own_sites};
 use crate::attach::{
@@ -20,7 +23,6 @@ use crate::contexts::{self, Budget, ContextsError};
 use crate::entry::{Class, Kernel};
 use crate::providers;
 use crate::sample::{Probe, Verdict};
-use crate::tap::Tap;
 use crate::target::{MappedFile, identity};
 
 /// Attaching waits in the kernel: so many at a time.
@@ -36,39 +38,54 @@ pub struct Attacher {
     pmu: Result<Pmu, AttachError>,
     programs: Arc<Programs>,
     /// Those that were needed so far, or why they cannot be had.
-    loaded: BTreeMap<&'static str, Result<OwnedFd, LoadError>>,
+    loaded: BTreeMap<&'static str, Result<Arc<OwnedFd>, LoadError>>,
+    /// The same, for attaching to many places; `None` where this kernel does not.
+    for_many: BTreeMap<&'static str, Option<Arc<OwnedFd>>>,
     circumstances: Circumstances,
     links: Vec<(Turn, Link)>,
     files: HashMap<(u64, u64), HeldFile>,
     /// What the objects of a process point to.
     seen: HashMap<u32, HashSet<Vec<u64>>>,
-    /// Processes whose tap was asked to call its sites; `None` where it is not to be asked.
-    taps: Option<HashMap<u32, Tap>>,
+    asking: Asking,
+    /// Libraries of ours that were asked for everything, by process.
+    flags: HashMap<u32, Flags>,
     costs: Costs,
+}
+
+/// Who asks the libraries of ours for what they are to tell.
+pub enum Asking {
+    /// For everything; of the tap too, where that is wanted.
+    Everything {
+        /// The tap of a process that runs under it is asked to call its sites, which costs that process what the tap by
+        /// itself does not: its own counts are exact without.
+        taps: bool,
+    },
+    /// For what is allowed to cost that much.
+    Governed(Governor),
 }
 
 /// Keeps the file's inode from being used again while its number marks it as attached.
 struct HeldFile {
-    file: File,
+    file: Arc<File>,
     points: BTreeSet<(&'static str, u64)>,
     inspected: bool,
 }
 
 impl Attacher {
-    /// Nothing attached yet. With `fire_taps` the tap of a process that runs under it is asked to call its sites, which
-    /// costs that process what the tap by itself does not: its own counts are exact without.
-    /// What hits cost is told in `costs`.
-    pub fn new(programs: Arc<Programs>, fire_taps: bool, costs: Costs) -> Self {
+    /// Nothing attached yet. What hits cost is told in `costs`.
+    pub fn new(programs: Arc<Programs>, asking: Asking, costs: Costs) -> Self {
         Self {
             kernel: Kernel::running(),
             pmu: Pmu::read("uprobe"),
             programs,
             loaded: BTreeMap::new(),
+            for_many: BTreeMap::new(),
             circumstances: Circumstances::read(),
             links: Vec::new(),
             files: HashMap::new(),
             seen: HashMap::new(),
-            taps: fire_taps.then(HashMap::new),
+            asking,
+            flags: HashMap::new(),
             costs,
         }
     }
@@ -101,7 +118,7 @@ impl Attacher {
     /// # Errors
     /// [`ContextsError`] when the process is gone or may not be looked into.
     pub fn process(&mut self, pid: u32) -> Result<Vec<Probe>, ContextsError> {
-        self.ask_tap(pid);
+        self.ask(pid);
         let found = contexts::find(pid, None, &Budget::default())?;
         Ok(self.places(contexts::places(&found, &self.kernel)))
     }
@@ -109,7 +126,7 @@ impl Attacher {
     /// Attaches to the functions that an object of a process goes through, and its context: what was there when the
     /// process was looked at may have changed since.
     pub fn object(&mut self, pid: u32, object: contexts::ObjectAt) -> Vec<Probe> {
-        self.ask_tap(pid);
+        self.ask(pid);
         let Ok(words) = contexts::function_words(pid, object) else { return Vec::new() };
         // A program makes thousands of objects, and all of a kind go through the same functions.
         let seen = self.seen.entry(pid).or_default();
@@ -123,18 +140,21 @@ impl Attacher {
     /// A process is no more: another may get its number.
     pub fn forget(&mut self, pid: u32) {
         self.seen.remove(&pid);
-        if let Some(taps) = &mut self.taps {
-            taps.remove(&pid);
+        self.flags.remove(&pid);
+        if let Asking::Governed(governor) = &self.asking {
+            governor.forget(pid);
         }
     }
 
-    fn ask_tap(&mut self, pid: u32) {
-        let Some(taps) = &mut self.taps else { return };
-        if let Entry::Vacant(place) = taps.entry(pid)
-            && let Ok(Some(tap)) = Tap::of(pid)
-        {
-            tap.ask(1);
-            place.insert(tap);
+    fn ask(&mut self, pid: u32) {
+        match &self.asking {
+            Asking::Governed(governor) => governor.meet(pid),
+            Asking::Everything { taps } => {
+                let flags = self.flags.entry(pid).or_default();
+                if flags.look(pid, *taps) {
+                    flags.ask(Rates::ALL);
+                }
+            }
         }
     }
 
@@ -177,48 +197,139 @@ impl Attacher {
             Entry::Occupied(held) => held.into_mut(),
             Entry::Vacant(place) => {
                 let Ok(file) = file.try_clone() else { return Vec::new() };
-                place.insert(HeldFile { file, points: BTreeSet::new(), inspected: false })
+                place.insert(HeldFile { file: Arc::new(file), points: BTreeSet::new(), inspected: false })
             }
         };
         points.retain(|point| held.points.insert((point.program, point.offset)));
         points.sort();
-        // The file itself, whatever its path leads to by now.
-        let path = format!("/proc/self/fd/{}", held.file.as_raw_fd());
-        for point in &points {
-            let load = || self.programs.load_uprobe(point.program);
-            self.loaded.entry(point.program).or_insert_with(load);
+        let file = Arc::clone(&held.file);
+        let mut probes = Vec::with_capacity(points.len());
+        if matches!(self.asking, Asking::Governed(_)) {
+            points.retain(|point| match too_dear(point) {
+                Some(why) => {
+                    probes.push(told(point, shown, Verdict::NotHere { why: why.to_owned() }));
+                    false
+                }
+                None => true,
+            });
         }
         let mut steady = BTreeSet::new();
-        let mut probes = Vec::with_capacity(points.len());
         let mut unleft = HashSet::new();
+        let (mut groups, mut links) = (Vec::new(), Vec::new());
         for turn in [Turn::First, Turn::Then, Turn::Last] {
             let now: Vec<Point> = points
                 .iter()
                 .filter(|point| point.turn == turn && !unleft.contains(&(point.name, point.offset)))
                 .copied()
                 .collect();
-            for (point, outcome) in self.attach_at_once(&path, &now) {
-                if outcome.is_err() {
-                    // What cannot be left is not entered.
-                    unleft.insert((point.name, point.offset));
-                }
-                let verdict = match outcome {
-                    Ok(link) => {
-                        self.links.push((turn, link));
-                        if let Some((source, class)) = steadily_hit(&point) {
-                            self.costs.note(source, class);
-                            steady.insert(class);
-                        }
-                        Verdict::Live
+            for (of_group, outcome) in self.attach_turn(&file, &now) {
+                for point in &of_group {
+                    if outcome.is_err() {
+                        // What cannot be left is not entered.
+                        unleft.insert((point.name, point.offset));
+                    } else if let Some((source, class)) = steadily_hit(point) {
+                        self.costs.note(source, class);
+                        steady.insert(class);
                     }
-                    Err(Failure::Attach(error)) => verdict_of(&error, &self.circumstances),
-                    Err(Failure::Load(verdict)) => verdict,
-                };
-                probes.push(told(&point, shown, verdict));
+                    probes.push(told(point, shown, self.verdict(outcome.as_ref().err())));
+                }
+                if let Ok((group, put)) = outcome {
+                    groups.push(group);
+                    links.extend(put.into_iter().map(|link| (turn, link)));
+                }
             }
+        }
+        match &self.asking {
+            Asking::Governed(governor) if !own_sites::is_own(shown) && !links.is_empty() => {
+                governor.take(groups, links.into_iter().map(|(_, link)| link).collect());
+            }
+            _ => self.links.extend(links),
         }
         self.measure(steady);
         probes
+    }
+
+    fn verdict(&self, failure: Option<&Failure>) -> Verdict {
+        match failure {
+            None => Verdict::Live,
+            Some(Failure::Attach(error)) => verdict_of(error, &self.circumstances),
+            Some(Failure::Load(verdict)) => verdict.clone(),
+        }
+    }
+
+    /// Attaches points of one turn: those of one program with one link where the kernel knows that, and all of them take
+    /// a probe.
+    fn attach_turn(&mut self, file: &Arc<File>, points: &[Point]) -> Vec<(Vec<Point>, Result<Put, Failure>)> {
+        let mut by_program: BTreeMap<(&'static str, bool), Vec<Point>> = BTreeMap::new();
+        for point in points {
+            by_program.entry((point.program, point.returns)).or_default().push(*point);
+        }
+        let mut wanted = Vec::new();
+        for ((program, returns), points) in by_program {
+            let load = || self.programs.load_uprobe_for_many(program)?.ok().map(Arc::new);
+            let many = self.for_many.entry(program).or_insert_with(load).clone();
+            let group = |program, way, points: &[Point]| Group {
+                turn: points[0].turn,
+                program,
+                way,
+                file: Arc::clone(file),
+                places: points.iter().map(|point| (point.offset, point.cookie)).collect(),
+                returns,
+            };
+            if let Some(program) = many {
+                let group = group(program, Way::Many, &points);
+                wanted.push((points, Ok(group)));
+                continue;
+            }
+            for point in points {
+                let each = self.for_each(&point);
+                let group = each.map(|(program, pmu)| group(program, Way::Each(pmu), &[point]));
+                wanted.push((vec![point], group));
+            }
+        }
+        let attached = attach_at_once(wanted);
+        let mut outcomes = Vec::new();
+        let mut again = Vec::new();
+        for (points, outcome) in attached {
+            if outcome.is_err() && points.len() > 1 {
+                // One of them is to blame: it is found by itself.
+                for point in points {
+                    let each = self.for_each(&point);
+                    again.push((
+                        vec![point],
+                        each.map(|(program, pmu)| Group {
+                            turn: point.turn,
+                            program,
+                            way: Way::Each(pmu),
+                            file: Arc::clone(file),
+                            places: vec![(point.offset, point.cookie)],
+                            returns: point.returns,
+                        }),
+                    ));
+                }
+            } else {
+                outcomes.push((points, outcome));
+            }
+        }
+        outcomes.extend(attach_at_once(again));
+        outcomes
+    }
+
+    /// The program for attaching place by place, and how.
+    fn for_each(&mut self, point: &Point) -> Result<(Arc<OwnedFd>, Pmu), Failure> {
+        let load = || self.programs.load_uprobe(point.program).map(Arc::new);
+        let program = match self.loaded.entry(point.program).or_insert_with(load) {
+            Ok(program) => Arc::clone(program),
+            Err(error) => return Err(Failure::Load(verdict_on_loading(error))),
+        };
+        match &self.pmu {
+            Ok(pmu) => Ok((program, *pmu)),
+            Err(error) => {
+                let code = error.source.raw_os_error().unwrap_or(libc::ENODEV);
+                let source = std::io::Error::from_raw_os_error(code);
+                Err(Failure::Attach(AttachError { step: error.step, source }))
+            }
+        }
     }
 
     /// Has what hits of these classes cost measured, by a thread that nobody waits for: putting a probe in place and
@@ -227,7 +338,7 @@ impl Attacher {
         let Ok(pmu) = self.pmu else { return };
         // The smallest ones there are.
         for name in ["req_notify_enter", "wr_complete_leave"] {
-            let load = || self.programs.load_uprobe(name);
+            let load = || self.programs.load_uprobe(name).map(Arc::new);
             self.loaded.entry(name).or_insert_with(load);
         }
         let program = |name| self.loaded.get(name)?.as_ref().ok()?.try_clone().ok();
@@ -250,45 +361,12 @@ impl Attacher {
         let _ = thread::Builder::new().name("hit-cost".to_owned()).spawn(measure);
     }
 
-    fn attach_at_once(&self, path: &str, points: &[Point]) -> Vec<(Point, Result<Link, Failure>)> {
-        let results = Mutex::new(Vec::with_capacity(points.len()));
-        let next = AtomicUsize::new(0);
-        thread::scope(|scope| {
-            for _ in 0..AT_ONCE.min(points.len()) {
-                scope.spawn(|| {
-                    while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let outcome = self.attach_one(path, point);
-                        results.lock().unwrap_or_else(PoisonError::into_inner).push((*point, outcome));
-                    }
-                });
-            }
-        });
-        results.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn attach_one(&self, path: &str, point: &Point) -> Result<Link, Failure> {
-        let program = match self.loaded.get(point.program) {
-            Some(Ok(program)) => program,
-            Some(Err(error)) => return Err(Failure::Load(verdict_on_loading(error))),
-            None => {
-                return Err(Failure::Load(Verdict::Broken {
-                    report: format!("{} is not loaded", point.program),
-                }));
-            }
-        };
-        let attached = match &self.pmu {
-            Ok(pmu) => pmu.attach_file(program.as_fd(), path, point.offset, point.returns, point.cookie),
-            Err(error) => {
-                let code = error.source.raw_os_error().unwrap_or(libc::ENODEV);
-                Err(AttachError { step: error.step, source: std::io::Error::from_raw_os_error(code) })
-            }
-        };
-        attached.map_err(Failure::Attach)
-    }
-
     /// Detaches everything: what was attached last goes first, so that no call is entered that is not left.
     pub fn detach(self) {
-        self.taps.iter().flat_map(HashMap::values).for_each(|tap| tap.ask(0));
+        match self.asking {
+            Asking::Governed(governor) => governor.end(),
+            Asking::Everything { .. } => self.flags.values().for_each(Flags::restore),
+        }
         let mut links = self.links;
         for turn in [Turn::Last, Turn::Then, Turn::First] {
             let now = links.extract_if(.., |(of, _)| *of == turn).map(|(_, link)| link).collect();
@@ -304,6 +382,43 @@ fn steadily_hit(point: &Point) -> Option<(Source, Class)> {
         "post_send_enter" | "poll_enter" | "wr_complete_enter" => Some((Source::Function, point.class?)),
         _ => None,
     }
+}
+
+/// Probes in place, and how they are put there again.
+type Put = (Group, Vec<Link>);
+
+fn attach_at_once(
+    wanted: Vec<(Vec<Point>, Result<Group, Failure>)>,
+) -> Vec<(Vec<Point>, Result<Put, Failure>)> {
+    let outcomes = Mutex::new(Vec::with_capacity(wanted.len()));
+    let threads = AT_ONCE.min(wanted.len());
+    let wanted = Mutex::new(wanted);
+    let next = || wanted.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((points, group)) = next() {
+                    let outcome = group.and_then(|group| match group.attach() {
+                        Ok(links) => Ok((group, links)),
+                        Err(error) => Err(Failure::Attach(error)),
+                    });
+                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((points, outcome));
+                }
+            });
+        }
+    });
+    let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    outcomes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    outcomes
+}
+
+/// Why a place is not probed where what that costs is bounded; `None` where it is.
+fn too_dear(point: &Point) -> Option<&'static str> {
+    // A poll is made millions of times a second.
+    let stepped = point.program == "poll_enter" && point.class == Some(Class::SingleStepped);
+    stepped.then_some(
+        "a poll here would be single-stepped, which slows every poll several times: only `--data-path full` does that",
+    )
 }
 
 /// Why a probe is not in place.

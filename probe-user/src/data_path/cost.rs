@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use probe_common::wire::{Spent, hits};
 use serde::Serialize;
 
 use super::Source;
@@ -58,6 +59,28 @@ impl Costs {
         Some(HitCost { class, hit_ns: known.hit_ns.get(&class).copied(), return_ns })
     }
 
+    /// What hits have cost a process so far, in ns.
+    pub fn sum_ns(&self, spent: &Spent) -> f64 {
+        let known = self.lock();
+        let of = |source: Source| {
+            let class = known.dearest.get(&source)?;
+            Some(known.hit_ns.get(class).map_or_else(|| guess_ns(*class), |ns| *ns as f64))
+        };
+        let site = of(Source::Tap).unwrap_or(0.0).max(of(Source::Emulator).unwrap_or(0.0));
+        let function = of(Source::Function).unwrap_or(0.0);
+        let returned = known.return_ns.map_or(RETURN_GUESS_NS, |ns| ns as f64);
+        let at_sites: u64 = spent.hits.iter().take(hits::STREAMS).sum();
+        at_sites as f64 * site
+            + spent.hits[hits::FUNCTIONS] as f64 * function
+            + spent.hits[hits::RETURNS] as f64 * returned
+            + spent.program_ns as f64
+    }
+
+    /// True where functions of a provider are single-stepped.
+    pub fn single_steps(&self) -> bool {
+        self.lock().dearest.get(&Source::Function) == Some(&Class::SingleStepped)
+    }
+
     /// True where this class has yet to be measured.
     pub fn lacks(&self, class: Class) -> bool {
         !self.lock().hit_ns.contains_key(&class)
@@ -79,6 +102,17 @@ impl Costs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// What a hit is taken to cost as long as it was not measured: dearer than on any machine seen.
+fn guess_ns(class: Class) -> f64 {
+    match class {
+        Class::Optimised => 400.0,
+        Class::Emulated => 800.0,
+        Class::SingleStepped => 16_000.0,
+    }
+}
+
+const RETURN_GUESS_NS: f64 = 400.0;
 
 fn hit_ns(pmu: Pmu, class: Class, program: BorrowedFd<'_>) -> Option<u64> {
     // A nop is rewritten only where the kernel does that; measured elsewhere it would be another class's.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use probe_common::counters::{CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail, failure};
 use serde::Serialize;
 
-use super::{Costs, HitCost};
+use super::{Costs, HitCost, SlicesTold, Spending, Targets, Told};
 use crate::attach::{LoadError, Programs};
 use crate::collect::wire::{DataPathTables, PlainObjectKey};
 use crate::sample::{Histogram, ProcessId};
@@ -94,8 +94,29 @@ pub struct Object {
     pub unmatched: u64,
     /// See [`Details`].
     pub details: Details,
+    /// Calls that were looked at; the counts stand for all.
+    pub looked_at: u64,
+    /// Variances of the counts of calls, and of work requests or completion entries; 0 where they are no estimates by
+    /// chance.
+    pub variances: [u64; 2],
     /// The counts.
     pub counts: Counts,
+}
+
+impl Object {
+    /// Calls there were, as far as known.
+    pub fn calls(&self) -> u64 {
+        if self.kind == Kind::Cq {
+            self.counts.polls
+        } else {
+            self.counts.post_calls + self.counts.recv_calls
+        }
+    }
+
+    /// Work requests, or completion entries.
+    pub fn items(&self) -> u64 {
+        if self.kind == Kind::Cq { self.counts.cqes } else { self.counts.wrs + self.counts.recv_wrs }
+    }
 }
 
 /// Failed posts and completion entries.
@@ -138,7 +159,7 @@ impl Failed {
 }
 
 /// What the data path of one process has come to.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Reading {
     /// What a hit costs the process, by who counts.
     pub costs: BTreeMap<Source, HitCost>,
@@ -157,6 +178,10 @@ pub struct Reading {
     /// Completion entries whose work request was not found: it was posted before the probes were there, or the order of
     /// the entries was another. They have no latency.
     pub unmatched: u64,
+    /// Share of the process's CPU time that hits have cost so far; `None` where that is not known.
+    pub overhead: Option<f64>,
+    /// How functions of providers are watched, where not all the time.
+    pub slices: Option<SlicesTold>,
 }
 
 /// Latencies of one opcode and size class.
@@ -195,17 +220,31 @@ impl Reading {
 pub struct Counting {
     tables: DataPathTables,
     costs: Costs,
+    spending: Spending,
+    told: Told,
     /// What is no longer in the table, by process.
     gone: BTreeMap<ProcessId, Reading>,
 }
 
 impl Counting {
-    /// Takes the tables of loaded programs. What hits cost is read from `costs`.
+    /// Takes the tables of loaded programs. What hits cost is read from `costs`, what they hit from `targets`, and what
+    /// the governor did from `told`.
     ///
     /// # Errors
     /// [`LoadError`] when the object has no such tables.
-    pub fn new(programs: &mut Programs, costs: Costs) -> Result<Self, LoadError> {
-        Ok(Self { tables: programs.take_data_path()?, costs, gone: BTreeMap::new() })
+    pub fn new(
+        programs: &mut Programs,
+        costs: Costs,
+        targets: Targets,
+        told: Told,
+    ) -> Result<Self, LoadError> {
+        let spending = Spending::new(targets, costs.clone());
+        Ok(Self { tables: programs.take_data_path()?, costs, spending, told, gone: BTreeMap::new() })
+    }
+
+    /// A process is watched from now on.
+    pub fn watch(&mut self, pid: u32) {
+        self.spending.begin(pid);
     }
 
     /// Reads everything, by process. What is gone is taken out of the table, which is bounded, and kept here.
@@ -239,7 +278,10 @@ impl Counting {
             all.entry(id).or_default().failures.push(failure);
         }
         self.read_latencies(&mut all);
-        for reading in all.values_mut() {
+        let slices = self.told.slices();
+        for (id, reading) in &mut all {
+            reading.overhead = self.spending.share(id.pid);
+            reading.slices.clone_from(&slices);
             reading.unmatched += reading.objects.iter().map(|object| object.unmatched).sum::<u64>();
             reading.objects = once_each(std::mem::take(&mut reading.objects));
             reading.objects.sort_by_key(|o| (o.kind, o.number, o.ended_ns.is_none(), o.ended_ns));
@@ -277,6 +319,7 @@ impl Counting {
     /// Forgets processes that are no more.
     pub fn forget(&mut self, ended: &HashSet<ProcessId>) {
         self.gone.retain(|id, _| !ended.contains(id));
+        self.spending.forget(&ended.iter().map(|id| id.pid).collect());
         let is_ended = |pid, start_ns| ended.contains(&ProcessId { pid, start_ns });
         let keys: Vec<_> = self.tables.objects.keys().filter_map(Result::ok).collect();
         for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
@@ -342,6 +385,8 @@ fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
             mergeable: d[detail::MERGEABLE],
             could_inline: (granted.known != 0).then_some(d[detail::COULD_INLINE]),
         },
+        looked_at: d[detail::LOOKED_AT],
+        variances: [d[detail::CALL_VARIANCE], d[detail::VARIANCE]],
         counts: Counts::from_wire(kind, &c.counters),
     })
 }

@@ -3,14 +3,20 @@
 //! Where a process runs under the tap or on the emulated device, their digested sites are probed; elsewhere the
 //! functions of its provider, found in the provider's file as soon as it is mapped, and in the memory of the process:
 //! what its contexts and objects point to, when they are made or when the process is found running. All end in the same
-//! counters, by object ([`Counting`]); putting the probes in place is the [`Attacher`]'s.
+//! counters, by object ([`Counting`]); putting the probes in place is the [`Attacher`]'s, keeping what that costs within
+//! what is allowed the [`Governor`]'s.
 
 mod attacher;
 mod cost;
 mod counting;
+mod governor;
+mod group;
 mod own_sites;
 mod point;
+mod spending;
 
-pub use attacher::Attacher;
+pub use attacher::{Asking, Attacher};
 pub use cost::{Costs, HitCost};
 pub use counting::{Counting, Details, Failed, Failure, Object, Reading, ReapLatency, Source};
+pub use governor::{Allowed, Governor, SlicesTold, Told};
+pub use spending::{Spending, Targets};

@@ -143,6 +143,13 @@ pub struct Observed {
     /// What one hit costs the process, as measured on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit_ns: Option<u64>,
+    /// Share of the process's CPU time that hits have cost so far: hits times what one costs, and the time in the
+    /// programs, by its CPU time. 0.01 is 1 %.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<f64>,
+    /// How many times as long the process takes while a slice of time is watched, where it is watched in slices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slice_slowdown: Option<f64>,
 }
 
 impl Default for Observed {
@@ -155,6 +162,8 @@ impl Default for Observed {
             error: None,
             instruction: None,
             hit_ns: None,
+            overhead: None,
+            slice_slowdown: None,
         }
     }
 }

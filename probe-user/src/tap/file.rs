@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use probe_common::site::Rates;
 use probe_common::tap::{BYTES, Header, MAGIC, SLOTS, Slot, VERSION};
 
 /// Why the counters of a process cannot be read.
@@ -111,10 +112,9 @@ impl Tap {
         self.identity
     }
 
-    /// Asks the process to call its probe sites: for no operation (0), for every one (1), or for one in `n` of each
-    /// thread.
-    pub fn ask(&self, n: u32) {
-        self.header().fire.store(n, Relaxed);
+    /// Asks the process to call its probe sites for so many of its operations.
+    pub fn ask(&self, rates: Rates) {
+        self.header().fire.store(rates.0, Relaxed);
     }
 
     pub(super) fn header(&self) -> &Header {

@@ -171,6 +171,8 @@ pub fn every_figure_of_the_data_path() -> DataPath {
         error: Some(0.02),
         instruction: Some(Instruction::Emulated),
         hit_ns: Some(400),
+        overhead: Some(0.0094),
+        slice_slowdown: Some(1.8),
     };
     let queue = |queue, object, pointer, number, counts| QueueSample {
         queue,

@@ -6,6 +6,7 @@ use crate::engine::pacing;
 use crate::object::cq::{BATCH, Cq, Cqe, Poller};
 use crate::sites;
 use crate::stats::CqCounter;
+use crate::told;
 use libc::{c_int, c_void};
 
 /// Fills in the table.
@@ -57,8 +58,7 @@ pub unsafe extern "C" fn start_poll(ex: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_a
     ring.stats.add(CqCounter::EmptyPolls, 1);
     drop(ring);
     cq.poller.release();
-    // SAFETY: the site does nothing; its arguments are for tracers.
-    unsafe { sites::rnic_emu_polled(ex.cast(), 0, std::ptr::null()) };
+    told::polled(ex.cast(), 0, std::ptr::null());
     libc::ENOENT
 }
 
@@ -114,8 +114,7 @@ fn advance(ex: *mut ibv_cq_ex, cq: &Cq, poller: &mut Poller) -> bool {
 
 fn report(ex: *mut ibv_cq_ex, poller: &mut Poller) {
     let n = std::mem::take(&mut poller.batched);
-    // SAFETY: the site does nothing; its arguments are for tracers.
-    unsafe { sites::rnic_emu_polled(ex.cast(), n as i64, poller.batch.as_ptr()) };
+    told::polled(ex.cast(), n as i64, poller.batch.as_ptr());
 }
 
 /// # Safety

@@ -6,8 +6,8 @@ use crate::abi::*;
 use crate::device::context::DeviceContext;
 use crate::engine::pacing;
 use crate::object::cq::{Armed, Cq};
-use crate::sites;
 use crate::stats::CqCounter;
+use crate::told;
 use libc::c_int;
 
 /// Takes up to `n` completions.
@@ -17,8 +17,7 @@ use libc::c_int;
 pub unsafe extern "C" fn poll_cq(ibv: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the caller's promise.
     let taken = unsafe { take(ibv, n, wc) };
-    // SAFETY: the site does nothing; its arguments are for tracers.
-    unsafe { sites::rnic_emu_polled(ibv, i64::from(taken), wc) };
+    told::polled(ibv, i64::from(taken), wc);
     taken
 }
 

@@ -4,7 +4,8 @@ use crate::abi::consts::*;
 use crate::object::send_queue::SendWqe;
 use crate::sites;
 use crate::stats::{QpCounter, QpStats};
-use probe_common::site::{Flags, Queue};
+use crate::told;
+use probe_common::site::{Flags, Queue, Stream};
 
 /// Sums over the requests a call posted.
 pub struct Digest {
@@ -19,12 +20,25 @@ pub struct Digest {
     signalled: u64,
     inline: u64,
     opcodes: u16,
+    /// How it was told, if it was.
+    told: Option<u32>,
 }
 
 impl Digest {
     /// Nothing yet, of a call that posts to `object`.
     pub fn new(object: usize, queue: Queue, extended: bool) -> Self {
-        Self { object, queue, extended, n: 0, bytes: 0, n_sge: 0, signalled: 0, inline: 0, opcodes: 0 }
+        Self {
+            object,
+            queue,
+            extended,
+            n: 0,
+            bytes: 0,
+            n_sge: 0,
+            signalled: 0,
+            inline: 0,
+            opcodes: 0,
+            told: None,
+        }
     }
 
     /// Adds a posted send.
@@ -55,31 +69,42 @@ impl Digest {
         stats.add(QpCounter::SendSges, self.n_sge);
     }
 
-    fn flags(&self) -> u64 {
-        Flags::pack(self.signalled, self.inline, self.opcodes, self.queue, self.extended).0
+    fn flags(&self, exponent: u32) -> u64 {
+        Flags::pack(self.signalled, self.inline, self.opcodes, self.queue, self.extended).one_in(exponent).0
     }
 
     /// Tells tracers what was posted. Called with the queue's lock held, before anything is done about it: a completion
     /// must not be polled before its request was seen.
     #[inline]
-    pub fn tell(&self, first_wr: usize) {
+    pub fn tell(&mut self, first_wr: usize) {
+        self.told = told::exponent(Stream::Posts);
+        let Some(exponent) = self.told else { return };
         // SAFETY: the site does nothing; its arguments are for tracers.
         unsafe {
-            sites::rnic_emu_posted(self.object, self.n, self.bytes, self.flags(), self.n_sge, first_wr);
+            sites::rnic_emu_posted(
+                self.object,
+                self.n,
+                self.bytes,
+                self.flags(exponent),
+                self.n_sge,
+                first_wr,
+            );
         }
     }
 
-    /// Tells tracers that the call fails.
+    /// Tells tracers that the call fails, where they were told of the call.
     #[inline]
     pub fn tell_failure(&self, errno: i32) {
-        if errno != 0 {
+        if let Some(exponent) = self.told
+            && errno != 0
+        {
             // SAFETY: as above.
             unsafe {
                 sites::rnic_emu_post_failed(
                     self.object,
                     0,
                     0,
-                    self.flags(),
+                    self.flags(exponent),
                     0,
                     u64::from(errno.unsigned_abs()),
                 );

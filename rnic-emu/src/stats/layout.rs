@@ -8,7 +8,7 @@ pub(super) const FILE_NAME_C: &std::ffi::CStr = c"rnic-emu-stats";
 /// "RNICEMUS" in memory order.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"RNICEMUS");
 /// Raised with every change of this file's format.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// QP records, one per QP number a process can use.
 pub const MAX_QPS: usize = 1 << 16;
 /// CQ records.
@@ -28,6 +28,8 @@ pub(super) mod word {
     /// One more than the highest QP record ever used.
     pub const QP_HIGH: usize = 5;
     pub const CQ_HIGH: usize = 6;
+    /// Written by a profiler: for which operations the digest sites are called (`probe_common::site::Rates`).
+    pub const RATES: usize = 7;
     pub const PROCESS: usize = 16;
     /// Per device, the counters of QPs that are gone.
     pub const CLOSED_QPS: usize = PROCESS + 64;

@@ -149,7 +149,7 @@ pub fn read(pid: u32) -> Result<Snapshot, ReadError> {
     best.ok_or(ReadError::NoDevice(pid))
 }
 
-fn find(pid: u32) -> Result<PathBuf, ReadError> {
+pub(super) fn find(pid: u32) -> Result<PathBuf, ReadError> {
     let dir = format!("/proc/{pid}/fd");
     let entries = fs::read_dir(&dir).map_err(|source| ReadError::Process { pid, source })?;
     let wanted = format!("/memfd:{FILE_NAME}");
@@ -161,7 +161,7 @@ fn find(pid: u32) -> Result<PathBuf, ReadError> {
     Err(ReadError::NoDevice(pid))
 }
 
-fn words(file: &File, at: usize, n: usize) -> std::io::Result<Vec<u64>> {
+pub(super) fn words(file: &File, at: usize, n: usize) -> std::io::Result<Vec<u64>> {
     let mut bytes = vec![0; n * 8];
     file.read_exact_at(&mut bytes, at as u64 * 8)?;
     Ok(bytes.as_chunks::<8>().0.iter().map(|c| u64::from_ne_bytes(*c)).collect())

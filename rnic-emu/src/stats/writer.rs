@@ -3,6 +3,7 @@
 use super::counters::{CqCounter, ModelCounter, ProcessCounter, QpCounter};
 use super::layout::*;
 use crate::sys::memfd::{self, Shared};
+use probe_common::site::Rates;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -25,6 +26,8 @@ impl StatsFile {
         file.word(word::VERSION).store(VERSION, Relaxed);
         file.word(word::PID).store(u64::from(std::process::id()), Relaxed);
         file.word(word::DEVICES).store(devices as u64, Relaxed);
+        // As long as nobody asks for less, tracers of any kind find every operation at the sites.
+        file.word(word::RATES).store(u64::from(Rates::ALL.0), Relaxed);
         file.word(word::MAGIC).store(MAGIC, Release);
         Ok(file)
     }
@@ -32,6 +35,12 @@ impl StatsFile {
     /// The file, for a context's `cmd_fd`.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
+    }
+
+    /// For which operations the digest sites are to be called.
+    #[inline]
+    pub fn rates(&self) -> Rates {
+        Rates(self.word(word::RATES).load(Relaxed) as u32)
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {

@@ -186,9 +186,16 @@ pub(in super::super) fn seen(observed: &Observed) -> String {
         Counting::Ratios => format!(", {share} of the calls: only RATIOS mean something, counts do not"),
         Counting::Unknown => ", counted in a way only a newer version knows".to_owned(),
     };
-    let cost = observed.hit_ns.map(|ns| format!(", {} a hit", duration(ns))).unwrap_or_default();
+    let hit = observed.hit_ns.map(|ns| format!(", {} a hit", duration(ns))).unwrap_or_default();
+    let cost = hit
+        + &observed
+            .overhead
+            .map(|o| format!(", {:.2} % of its CPU time in all", o * 100.0))
+            .unwrap_or_default();
+    let slower =
+        observed.slice_slowdown.map(|s| format!(", {s:.2} times as slow in slices")).unwrap_or_default();
     let why = if observed.why.is_empty() { String::new() } else { format!(" ({})", clean(&observed.why)) };
-    format!("{by}{how}{cost}{why}")
+    format!("{by}{how}{cost}{slower}{why}")
 }
 
 #[cfg(test)]
@@ -209,6 +216,11 @@ mod tests {
         assert_eq!(
             seen(&estimated),
             "in the provider's functions, 25 % of the calls: counts are ESTIMATES, ±2 %"
+        );
+        let paid = Observed { hit_ns: Some(360), overhead: Some(0.0082), slice_slowdown: Some(1.9), ..every };
+        assert_eq!(
+            seen(&paid),
+            "by the tap, every call, 360 ns a hit, 0.82 % of its CPU time in all, 1.90 times as slow in slices"
         );
         assert!(seen(&Observed { counting: Counting::Ratios, ..estimated }).contains("only RATIOS"));
         assert_eq!(seen(&Observed { why: "a\x1b".into(), ..Observed::default() }), "not seen (a\u{fffd})");

@@ -1,0 +1,85 @@
+//! How posts and polls are watched, on the command line.
+
+use probe_user::collect::Posts;
+use probe_user::data_path::Allowed;
+
+/// `--data-path` and what belongs to it.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Args {
+    /// Watch posts and polls of stock providers by probes: `sampled` as many of them as --overhead allows, each figure
+    /// with the share it is taken from and its error; `full` every one, whatever that costs (`rdma-probe count --help`
+    /// tells); `off` none. Without this option: `sampled`, but `off` with --tap, which counts exactly by itself
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub data_path: Option<Which>,
+    /// Most of its CPU time that probes on posts and polls may cost a process, in percent
+    #[arg(long, value_name = "PCT", default_value = "1", value_parser = percent)]
+    overhead: f64,
+    /// Watch single-stepped functions only where a slice of it slows the process no more than so many times
+    #[arg(long, value_name = "TIMES", default_value = "1.5", value_parser = times)]
+    max_slowdown: f64,
+}
+
+/// Which posts and polls probes look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Which {
+    /// None.
+    Off,
+    /// As many as may be.
+    Sampled,
+    /// All.
+    Full,
+}
+
+impl Args {
+    /// What was asked for; `otherwise` where nothing was.
+    pub fn posts(&self, otherwise: Which) -> Posts {
+        match self.data_path.unwrap_or(otherwise) {
+            Which::Off => Posts::Off,
+            Which::Sampled => {
+                Posts::Sampled(Allowed { overhead: self.overhead / 100.0, max_slowdown: self.max_slowdown })
+            }
+            Which::Full => Posts::Full,
+        }
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim().parse() {
+        Ok(n) if (0.01..=50.0).contains(&n) => Ok(n),
+        Ok(_) => Err("must be from 0.01 to 50 percent; for no bound use --data-path full".to_owned()),
+        Err(_) => Err("not a percentage: use a number, such as 0.5".to_owned()),
+    }
+}
+
+fn times(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(n) if (1.0..=100.0).contains(&n) => Ok(n),
+        Ok(_) => Err("must be from 1 (never) to 100 times".to_owned()),
+        Err(_) => Err("not a number: such as 1.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_read_and_senseless_ones_refused() {
+        assert_eq!(percent("0.5"), Ok(0.5));
+        assert_eq!(percent("2 %"), Ok(2.0));
+        for text in ["0", "-1", "51", "nan", "inf", "one", ""] {
+            assert!(percent(text).is_err(), "{text}");
+        }
+        assert_eq!(times("2"), Ok(2.0));
+        assert!(times("0.5").is_err() && times("x").is_err() && times("NaN").is_err());
+    }
+
+    #[test]
+    fn what_is_not_asked_for_depends_on_the_command() {
+        let args = Args { data_path: None, overhead: 2.0, max_slowdown: 1.5 };
+        assert_eq!(args.posts(Which::Off), Posts::Off);
+        assert_eq!(args.posts(Which::Sampled), Posts::Sampled(Allowed { overhead: 0.02, max_slowdown: 1.5 }));
+        let asked = Args { data_path: Some(Which::Full), ..args };
+        assert_eq!(asked.posts(Which::Off), Posts::Full);
+    }
+}

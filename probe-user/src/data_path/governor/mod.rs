@@ -1,0 +1,164 @@
+//! The governor: a thread that keeps what watching costs within what is allowed.
+//!
+//! Several times in a tenth of a second it looks at what each process was hit by and how much CPU time it used, and asks
+//! the libraries of ours in it for as many operations as that allows. Functions of providers are watched all the time
+//! where that is cheap enough, else in slices of time. What is spent too much, before the first look or when a program
+//! becomes busy, is saved again later.
+
+mod flags;
+mod plan;
+mod process;
+mod slices;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, MapData};
+
+pub use flags::Flags;
+pub use plan::Allowed;
+pub use slices::SlicesTold;
+
+use self::process::Process;
+use self::slices::Slices;
+use super::group::Group;
+use super::{Costs, Targets};
+use crate::attach::Link;
+use crate::collect::wire::PlainSlice;
+
+/// Time between two looks. A program that suddenly does a lot pays in full for so long.
+const TICK: Duration = Duration::from_millis(20);
+/// Part of a CPU the looks may take.
+const OWN_SHARE: u32 = 10;
+
+/// The governor of a recording.
+pub struct Governor {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+struct State {
+    processes: HashMap<u32, Process>,
+    slices: Slices,
+    costs: Costs,
+    targets: Targets,
+    allowed: Allowed,
+    /// The tap's sites are wanted too.
+    taps: bool,
+    end: bool,
+}
+
+/// What the governor has done to a process.
+#[derive(Debug, Clone, Default)]
+pub struct Told(Arc<Mutex<Option<SlicesTold>>>);
+
+impl Told {
+    /// How the functions of providers are watched; `None` where they are all the time.
+    pub fn slices(&self) -> Option<SlicesTold> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn tell(&self, slices: Option<SlicesTold>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = slices;
+    }
+}
+
+impl Governor {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn start(
+        allowed: Allowed,
+        taps: bool,
+        targets: Targets,
+        costs: Costs,
+        slice: Array<MapData, PlainSlice>,
+        told: Told,
+    ) -> std::io::Result<Self> {
+        let slices = Slices::new(slice, told);
+        let state = State { processes: HashMap::new(), slices, costs, targets, allowed, taps, end: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), bell: Condvar::new() });
+        let of_thread = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("governor".to_owned()).spawn(move || run(&of_thread))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// A process uses verbs: it is looked after from now on.
+    pub fn meet(&self, pid: u32) {
+        let mut state = self.shared.lock();
+        let taps = state.taps;
+        state.processes.entry(pid).or_insert_with(|| Process::new(pid)).look(taps);
+    }
+
+    /// A process is no more.
+    pub fn forget(&self, pid: u32) {
+        self.shared.lock().processes.remove(&pid);
+    }
+
+    /// Functions of a provider have been put under watch; the governor decides from now on when.
+    pub fn take(&self, groups: Vec<Group>, links: Vec<Link>) {
+        self.shared.lock().slices.add(groups, links);
+        self.shared.bell.notify_all();
+    }
+
+    /// Detaches from the functions of providers, and leaves all processes as they were.
+    pub fn end(mut self) {
+        self.shared.lock().end = true;
+        self.shared.bell.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let mut state = self.shared.lock();
+        state.processes.values().for_each(Process::restore);
+        state.slices.end();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn run(shared: &Shared) {
+    let mut state = shared.lock();
+    let mut sleep = TICK;
+    while !state.end {
+        let wait = state.slices.until_change(Instant::now()).map_or(sleep, |change| change.min(sleep));
+        state = shared.bell.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        if state.end {
+            return;
+        }
+        let began = Instant::now();
+        state.look();
+        sleep = TICK.max(began.elapsed() * OWN_SHARE);
+    }
+}
+
+impl State {
+    fn look(&mut self) {
+        let now = Instant::now();
+        let functions = self.look_at_processes(now);
+        if self.slices.look(now, &functions, &self.costs, &self.allowed) {
+            let meanwhile = self.look_at_processes(Instant::now());
+            self.slices.opened(&meanwhile, &self.allowed);
+        }
+    }
+
+    fn look_at_processes(&mut self, now: Instant) -> slices::Spent {
+        let mut functions = slices::Spent::default();
+        for process in self.processes.values_mut() {
+            let Some(spent) = self.targets.spent(process.pid()) else { continue };
+            functions.add(&process.look_at(&spent, now, &self.costs, &self.allowed, self.taps));
+        }
+        functions
+    }
+}

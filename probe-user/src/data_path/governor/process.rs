@@ -1,0 +1,151 @@
+//! One process that is looked after: how much it does, what it pays, and what it is asked for.
+
+use std::time::Instant;
+
+use probe_common::site::{Rates, STREAMS};
+use probe_common::wire::{Spent, hits};
+
+use super::Flags;
+use super::plan::{self, Allowed, Seen};
+use super::slices;
+use crate::data_path::Costs;
+use crate::data_path::spending::cpu_ns;
+
+/// Asked for until something is known: all of what is done, and a part of polls that find nothing.
+const AT_FIRST: [u32; STREAMS] = [0, 0, 5];
+/// What was seen is forgotten by half after this time.
+const WINDOW_S: f64 = 1.0;
+/// CPU use is that of about so long.
+const CPU_OVER_S: f64 = 0.3;
+/// Savings are kept for so long.
+const SAVED_S: f64 = 0.5;
+/// Times a process that is hit at sites of ours is searched for them.
+const SEARCHES: u32 = 50;
+
+/// A process.
+pub struct Process {
+    pid: u32,
+    flags: Flags,
+    asked: [u32; STREAMS],
+    seen: [Seen; STREAMS],
+    /// What it was like at the last look.
+    last: Option<Last>,
+    /// CPUs it uses.
+    cpu: f64,
+    /// Beyond what is allowed; less than nothing where something was saved.
+    debt_ns: f64,
+    searches: u32,
+    /// It was hit at functions of a provider.
+    at_functions: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Last {
+    at: Instant,
+    spent: Spent,
+    cpu_ns: u64,
+}
+
+impl Process {
+    pub fn new(pid: u32) -> Self {
+        let seen = AT_FIRST.map(|exponent| Seen { exponent, ..Seen::default() });
+        let cpu_ns = cpu_ns(pid).unwrap_or(0);
+        let spent = Spent::default();
+        let last = Some(Last { at: Instant::now(), spent, cpu_ns });
+        Self {
+            pid,
+            flags: Flags::default(),
+            asked: AT_FIRST,
+            seen,
+            last,
+            cpu: 0.0,
+            debt_ns: 0.0,
+            searches: 0,
+            at_functions: false,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Looks for the libraries of ours in it.
+    pub fn look(&mut self, taps: bool) {
+        if self.flags.look(self.pid, taps) {
+            self.flags.ask(Rates::one_in(self.asked));
+        }
+    }
+
+    pub fn restore(&self) {
+        self.flags.restore();
+    }
+
+    /// Takes in what it was hit by so far, and asks for more or less. Returns what it did and paid at functions of a
+    /// provider since the last look.
+    pub fn look_at(
+        &mut self,
+        spent: &Spent,
+        now: Instant,
+        costs: &Costs,
+        allowed: &Allowed,
+        taps: bool,
+    ) -> slices::Spent {
+        let Some(last) = self.last else { return slices::Spent::default() };
+        let seconds = now.duration_since(last.at).as_secs_f64();
+        if seconds < 1e-3 {
+            return slices::Spent::default();
+        }
+        let cpu_now = cpu_ns(self.pid).unwrap_or(last.cpu_ns);
+        let used_ns = cpu_now.saturating_sub(last.cpu_ns) as f64;
+        // The kernel adds a running thread's time up at its ticks only.
+        let part = (seconds / CPU_OVER_S).min(1.0);
+        self.cpu += (used_ns / seconds / 1e9 - self.cpu) * part;
+        let paid_ns = costs.sum_ns(spent) - costs.sum_ns(&last.spent);
+        self.debt_ns += paid_ns - allowed.overhead * used_ns;
+        self.debt_ns = self.debt_ns.max(-allowed.overhead * self.cpu * SAVED_S * 1e9);
+        let new = |kind: usize| spent.hits[kind].saturating_sub(last.spent.hits[kind]);
+        let at_sites: u64 = (0..STREAMS).map(new).sum();
+        if at_sites > 0 && !self.flags.any() && self.searches < SEARCHES {
+            self.searches += 1;
+            self.look(taps);
+        }
+        for (kind, seen) in self.seen.iter_mut().enumerate() {
+            seen.hits += new(kind);
+            seen.seconds += seconds;
+            if seen.seconds > WINDOW_S {
+                (seen.hits, seen.seconds) = (seen.hits / 2, seen.seconds / 2.0);
+            }
+        }
+        if self.flags.any() {
+            self.ask_anew(if at_sites > 0 { paid_ns / at_sites as f64 } else { 0.0 }, allowed);
+        }
+        let functions = slices::Spent {
+            hits: new(hits::FUNCTIONS) + new(hits::RETURNS),
+            operations: spent.operations[hits::FUNCTIONS]
+                .saturating_sub(last.spent.operations[hits::FUNCTIONS]),
+            cost_ns: paid_ns,
+            cpu_ns: self.cpu * seconds * 1e9,
+        };
+        self.last = Some(Last { at: now, spent: *spent, cpu_ns: cpu_now });
+        self.at_functions |= functions.hits > 0;
+        // In a pause too, its CPU time earns what the next slice may cost.
+        if self.at_functions { functions } else { slices::Spent::default() }
+    }
+
+    fn ask_anew(&mut self, hit_ns: f64, allowed: &Allowed) {
+        // Unknown for want of hits: dear.
+        const UNKNOWN_HIT_NS: f64 = 1000.0;
+        let hit_ns = if hit_ns > 0.0 { hit_ns } else { UNKNOWN_HIT_NS };
+        let wanted = plan::exponents(&self.seen, hit_ns, plan::allowance(allowed, self.cpu, self.debt_ns));
+        if wanted == self.asked {
+            return;
+        }
+        self.asked = wanted;
+        self.flags.ask(Rates::one_in(wanted));
+        for (seen, exponent) in self.seen.iter_mut().zip(wanted) {
+            if seen.exponent != exponent {
+                *seen = Seen { exponent, ..Seen::default() };
+            }
+        }
+    }
+}

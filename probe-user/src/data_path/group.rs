@@ -1,0 +1,54 @@
+//! Places of one file that a program is attached to together.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::sync::Arc;
+
+use super::point::Turn;
+use crate::attach::{AttachError, Link, Pmu, attach_many};
+
+/// A program, and where it goes.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// When it is put in place.
+    pub turn: Turn,
+    /// The program.
+    pub program: Arc<OwnedFd>,
+    /// How it is attached: with one link for all places, or place by place.
+    pub way: Way,
+    /// The file.
+    pub file: Arc<File>,
+    /// Offset and cookie of each place.
+    pub places: Vec<(u64, u64)>,
+    /// True for return probes.
+    pub returns: bool,
+}
+
+/// How a program is attached.
+#[derive(Debug, Clone, Copy)]
+pub enum Way {
+    /// With one link (Linux 6.6): put in place and taken away in one go.
+    Many,
+    /// With a link for each place.
+    Each(Pmu),
+}
+
+impl Group {
+    /// Puts the program in place, everywhere or nowhere.
+    ///
+    /// # Errors
+    /// The kernel's answer about the first place that takes no probe.
+    pub fn attach(&self) -> Result<Vec<Link>, AttachError> {
+        // The file itself, whatever its path leads to by now.
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let program = self.program.as_fd();
+        match self.way {
+            Way::Many => attach_many(program, &path, &self.places, self.returns).map(|link| vec![link]),
+            Way::Each(pmu) => self
+                .places
+                .iter()
+                .map(|(offset, cookie)| pmu.attach_file(program, &path, *offset, self.returns, *cookie))
+                .collect(),
+        }
+    }
+}

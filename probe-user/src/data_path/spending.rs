@@ -1,0 +1,120 @@
+//! What watching has cost each process, against the CPU time it has used.
+
+use std::collections::{HashMap, HashSet};
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aya::maps::{HashMap as BpfMap, MapData};
+use probe_common::wire::Spent;
+
+use super::Costs;
+use crate::collect::wire::PlainTarget;
+
+/// The table of watched processes, which tells what they were hit by.
+#[derive(Clone)]
+pub struct Targets(Arc<Mutex<BpfMap<MapData, u32, PlainTarget>>>);
+
+impl std::fmt::Debug for Targets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Targets").finish_non_exhaustive()
+    }
+}
+
+impl Targets {
+    /// Shares the table.
+    pub fn new(table: BpfMap<MapData, u32, PlainTarget>) -> Self {
+        Self(Arc::new(Mutex::new(table)))
+    }
+
+    /// Works on the table; nobody else does meanwhile.
+    pub fn with<T>(&self, f: impl FnOnce(&mut BpfMap<MapData, u32, PlainTarget>) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What a process was hit by so far; `None` where it is not watched.
+    pub fn spent(&self, pid: u32) -> Option<Spent> {
+        self.with(|table| table.get(&pid, 0).ok()).map(|PlainTarget(target)| target.spent)
+    }
+}
+
+/// CPU time that a process has used so far, in ns; `None` when it is gone.
+pub fn cpu_ns(pid: u32) -> Option<u64> {
+    let mut clock = MaybeUninit::uninit();
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: each call writes its one result where it succeeds, and only then is that read.
+    unsafe {
+        if libc::clock_getcpuclockid(pid.cast_signed(), clock.as_mut_ptr()) != 0
+            || libc::clock_gettime(clock.assume_init(), time.as_mut_ptr()) != 0
+        {
+            return None;
+        }
+        let time = time.assume_init();
+        let seconds = u64::try_from(time.tv_sec).ok()?;
+        Some(seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).ok()?))
+    }
+}
+
+/// What watching costs each process, since its watching began.
+#[derive(Debug)]
+pub struct Spending {
+    targets: Targets,
+    costs: Costs,
+    processes: HashMap<u32, Account>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Account {
+    cpu_before: u64,
+    share: Option<f64>,
+}
+
+impl Spending {
+    /// Nothing is known yet.
+    pub fn new(targets: Targets, costs: Costs) -> Self {
+        Self { targets, costs, processes: HashMap::new() }
+    }
+
+    /// Share of its CPU time that hits have cost a process so far; `None` as long as it has used none. Of one that has
+    /// ended, what was known last.
+    pub fn share(&mut self, pid: u32) -> Option<f64> {
+        let (spent, cpu) = (self.targets.spent(pid), cpu_ns(pid));
+        let account = self.processes.entry(pid).or_insert(Account {
+            // At the first look hits may have gone before: so has the CPU time they were paid from.
+            cpu_before: 0,
+            share: None,
+        });
+        if let (Some(spent), Some(cpu)) = (spent, cpu) {
+            let used = cpu.saturating_sub(account.cpu_before);
+            if used > 0 {
+                account.share = Some((self.costs.sum_ns(&spent) / used as f64).min(1.0));
+            }
+        }
+        account.share
+    }
+
+    /// A process that is watched from now on had used CPU time before.
+    pub fn begin(&mut self, pid: u32) {
+        let cpu_before = cpu_ns(pid).unwrap_or(0);
+        self.processes.entry(pid).or_insert(Account { cpu_before, share: None });
+    }
+
+    /// Forgets processes that are no more.
+    pub fn forget(&mut self, gone: &HashSet<u32>) {
+        self.processes.retain(|pid, _| !gone.contains(pid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_grows_with_work_and_a_process_that_is_not_there_has_none() {
+        let before = cpu_ns(std::process::id()).expect("own time");
+        let mut n = 0_u64;
+        while cpu_ns(std::process::id()).expect("own time") < before + 1_000_000 {
+            n = std::hint::black_box(n + 1);
+        }
+        assert_eq!(cpu_ns(u32::MAX / 2), None);
+    }
+}

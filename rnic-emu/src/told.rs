@@ -1,0 +1,45 @@
+//! Which operations are told at the digest sites.
+
+use crate::device::process::Process;
+use crate::sites;
+use probe_common::site::{Countdown, Stream};
+use std::cell::Cell;
+
+use crate::abi::{ibv_cq, ibv_wc};
+
+thread_local! {
+    static COUNTDOWN: Cell<Countdown> = const { Cell::new(Countdown::NEW) };
+}
+
+/// How many operations of its stream this one stands for, as a power of two; `None` when no profiler wants to see it.
+#[inline]
+pub fn exponent(stream: Stream) -> Option<u32> {
+    // In a forked child that has no device of its own, posts and polls fail: all of that is told.
+    let Some(process) = Process::current() else { return Some(0) };
+    match process.stats.rates().exponent(stream)? {
+        0 => Some(0),
+        exponent => counted_down(stream, exponent),
+    }
+}
+
+#[cold]
+fn counted_down(stream: Stream, exponent: u32) -> Option<u32> {
+    COUNTDOWN.with(|cell| {
+        let mut countdown = cell.get();
+        // The address of a thread's own memory tells threads apart.
+        let seed = (std::ptr::from_ref(cell) as usize >> 4) as u32;
+        let is_told = countdown.is_told(stream, exponent, seed);
+        cell.set(countdown);
+        is_told.then_some(exponent)
+    })
+}
+
+/// Tells of a poll.
+#[inline]
+pub fn polled(cq: *mut ibv_cq, n: i64, wc: *const ibv_wc) {
+    let stream = if n == 0 { Stream::Empty } else { Stream::Finds };
+    if let Some(exponent) = exponent(stream) {
+        // SAFETY: the site does nothing; its arguments are for tracers.
+        unsafe { sites::rnic_emu_polled(cq, n, wc, exponent) };
+    }
+}
