@@ -106,16 +106,26 @@ pub const MOST_EXPONENT: u32 = 31;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stream {
-    /// Posts.
+    /// Posts of which nothing is signalled.
     Posts = 0,
     /// Polls that found completion entries, or failed.
     Finds = 1,
     /// Polls that found nothing: a program that waits makes millions of them.
     Empty = 2,
+    /// Posts with a signalled request: rare where a program signals one in many, and those whose latency is known.
+    Signalled = 3,
+}
+
+impl Stream {
+    /// The stream of a post with so many signalled requests.
+    #[inline(always)]
+    pub const fn of_post(signalled: u64) -> Self {
+        if signalled == 0 { Self::Posts } else { Self::Signalled }
+    }
 }
 
 /// Streams there are.
-pub const STREAMS: usize = 3;
+pub const STREAMS: usize = 4;
 
 /// What a profiler asks a library to tell, as one word of shared memory: a byte for each stream, 0 for nothing, k + 1
 /// for one operation in 2^k.
@@ -126,12 +136,13 @@ impl Rates {
     /// Nothing is told.
     pub const NONE: Self = Self(0);
     /// Every operation is told.
-    pub const ALL: Self = Self(0x01_0101);
+    pub const ALL: Self = Self(0x0101_0101);
 
     /// One in 2^k of each stream.
     pub const fn one_in(exponents: [u32; STREAMS]) -> Self {
-        let [posts, finds, empty] = exponents;
-        Self(Self::byte(posts) | Self::byte(finds) << 8 | Self::byte(empty) << 16)
+        let [posts, finds, empty, signalled] = exponents;
+        let low = Self::byte(posts) | Self::byte(finds) << 8;
+        Self(low | Self::byte(empty) << 16 | Self::byte(signalled) << 24)
     }
 
     const fn byte(exponent: u32) -> u32 {
@@ -149,48 +160,30 @@ impl Rates {
     }
 }
 
-/// Decides of each operation of one thread whether it is told.
+/// Decides by chance of each operation of one thread whether it is told: a generator of numbers (xorshift).
+///
+/// Each is drawn by itself. Counting down to the next one would be as cheap, but what is left of a count that was drawn
+/// for one rate means nothing at another, and rates change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Countdown {
-    left: [u32; STREAMS],
-    /// Of a xorshift generator; 0 before its first use.
-    state: u32,
-}
+pub struct Chance(u32);
 
-impl Countdown {
-    /// Of a new thread.
-    pub const NEW: Self = Self { left: [0; STREAMS], state: 0 };
+impl Chance {
+    /// Of a new thread; seeded at its first use.
+    pub const NEW: Self = Self(0);
 
-    /// Counts an operation of a stream of which one in 2^`exponent` is told; true if this one is. The distance from one to
-    /// the next is any from 1 to 2^(k+1) − 1 with the same probability. `seed` tells threads apart.
-    pub fn is_told(&mut self, stream: Stream, exponent: u32, seed: u32) -> bool {
-        let mean = 1u32 << (exponent & MOST_EXPONENT);
-        let mask = mean.wrapping_mul(2).wrapping_sub(1);
-        let Some(left) = self.left.get_mut(stream as usize) else { return false };
-        // One asked for more seldom before may still have far to go; and the first of a thread begins anywhere.
-        if *left == 0 || *left > mask {
-            *left = distance(&mut self.state, mask, mean, seed);
+    /// True for one operation in 2^`exponent`. `seed` tells threads apart.
+    #[inline(always)]
+    pub fn is_told(&mut self, exponent: u32, seed: u32) -> bool {
+        if self.0 == 0 {
+            self.0 = seed.wrapping_mul(0x9e37_79b9) | 1;
         }
-        *left -= 1;
-        if *left != 0 {
-            return false;
-        }
-        *left = distance(&mut self.state, mask, mean, seed);
-        true
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        // The high bits of the product depend on all bits of the state.
+        let drawn = self.0.wrapping_mul(0x9e37_79b9) ^ self.0 >> 15;
+        exponent == 0 || drawn >> (32 - (exponent & MOST_EXPONENT)) == 0
     }
-}
-
-fn distance(state: &mut u32, mask: u32, mean: u32, seed: u32) -> u32 {
-    if *state == 0 {
-        *state = seed | 1;
-    }
-    *state ^= *state << 13;
-    *state ^= *state >> 17;
-    *state ^= *state << 5;
-    // The high bits are the better ones.
-    let drawn = state.wrapping_mul(0x9e37_79b9) >> 7 & mask;
-    // 2^(k+1) values have no mean of 2^k: that of nothing is the mean itself.
-    if drawn == 0 { mean } else { drawn }
 }
 
 #[cfg(test)]
@@ -200,38 +193,49 @@ mod tests {
     #[test]
     fn one_in_so_many_is_told_on_the_average_and_out_of_step_with_the_program() {
         for exponent in [0, 1, 3, 6, 10] {
-            let mut countdown = Countdown::NEW;
-            let (mut told, mut signalled) = (0u64, 0u64);
-            let n = 4_000_000u64;
-            for i in 0..n {
-                if countdown.is_told(Stream::Posts, exponent, 4711) {
-                    told += 1;
-                    // Every 64th request is signalled.
-                    signalled += u64::from(i % 64 == 63);
+            for seed in [1, 77, 4711, u32::MAX] {
+                let mut chance = Chance::NEW;
+                let (mut told, mut signalled) = (0u64, 0u64);
+                let n = 4_000_000u64;
+                for i in 0..n {
+                    if chance.is_told(exponent, seed) {
+                        told += 1;
+                        // Every 64th request is signalled.
+                        signalled += u64::from(i % 64 == 63);
+                    }
                 }
+                let estimate = (told << exponent) as f64;
+                let deviation = 4.0 * (f64::from(1 << exponent) / n as f64).sqrt();
+                assert!((estimate / n as f64 - 1.0).abs() <= deviation, "one in 2^{exponent}: {estimate}");
+                let share = signalled as f64 / told as f64;
+                let bound = 4.0 * (1.0 / 64.0 / told as f64).sqrt();
+                assert!((share - 1.0 / 64.0).abs() <= bound, "one in 2^{exponent}: {share}");
             }
-            let estimate = (told << exponent) as f64;
-            assert!((estimate / n as f64 - 1.0).abs() < 0.02, "one in 2^{exponent}: {estimate}");
-            let share = signalled as f64 / told as f64;
-            let bound = 4.0 * (1.0 / 64.0 / told as f64).sqrt();
-            assert!((share - 1.0 / 64.0).abs() <= bound, "one in 2^{exponent}: {share}");
         }
     }
 
     #[test]
-    fn what_is_asked_for_more_often_is_told_soon() {
-        let mut countdown = Countdown::NEW;
-        assert!(!(0..3).any(|_| countdown.is_told(Stream::Empty, 31, 77)));
-        assert!(countdown.is_told(Stream::Empty, 0, 77));
-        assert!(countdown.is_told(Stream::Empty, 0, 77));
+    fn sums_stay_true_while_rates_change() {
+        let (mut chance, mut sum) = (Chance::NEW, 0u64);
+        let n = 4_000_000u64;
+        for i in 0..n {
+            // Another rate every thousand operations, from all to one in 2^11.
+            let exponent = (i / 1000 % 12) as u32;
+            if chance.is_told(exponent, 5) {
+                sum += 1 << exponent;
+            }
+        }
+        assert!((sum as f64 / n as f64 - 1.0).abs() < 0.05, "{sum}");
     }
 
     #[test]
     fn rates_of_streams_are_told_apart_and_no_word_is_out_of_range() {
-        let rates = Rates::one_in([0, 3, 99]);
+        let rates = Rates::one_in([0, 3, 99, 1]);
         assert_eq!(rates.exponent(Stream::Posts), Some(0));
         assert_eq!(rates.exponent(Stream::Finds), Some(3));
         assert_eq!(rates.exponent(Stream::Empty), Some(MOST_EXPONENT));
+        assert_eq!(rates.exponent(Stream::Signalled), Some(1));
+        assert_eq!((Stream::of_post(0), Stream::of_post(2)), (Stream::Posts, Stream::Signalled));
         assert_eq!(Rates::ALL, Rates::one_in([0; STREAMS]));
         assert_eq!(Rates::NONE.exponent(Stream::Finds), None);
         assert_eq!(Rates(u32::MAX).exponent(Stream::Posts), Some(MOST_EXPONENT));

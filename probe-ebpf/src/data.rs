@@ -63,6 +63,9 @@ static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(16_384, BPF_F_N
 #[map]
 static NEW_THREAD: Array<Thread> = Array::with_max_entries(1, 0);
 
+/// In place of a time: the posts of the thread are not all seen.
+pub const NOT_FOLLOWED: u64 = u64::MAX;
+
 /// Work requests read at once.
 pub const AT_ONCE: usize = 8;
 /// Completion entries read at once.
@@ -204,13 +207,22 @@ pub fn qp_made(subject: Subject, address: u64, granted: Granted) {
 
 /// The work requests under way of a queue pair that posts, where every one is seen.
 #[inline(always)]
-pub fn ring(subject: Subject, counters: *mut ObjectCounters, weight: u64) -> Option<*mut Ring> {
+pub fn ring(
+    subject: Subject,
+    counters: *mut ObjectCounters,
+    weight: u64,
+    signalled: bool,
+) -> Option<*mut Ring> {
     // SAFETY: a live map value.
     let number = unsafe { (*counters).number };
     let key = RingKey { start_ns: subject.start_ns, tgid: subject.tgid(), number };
+    if weight != 1 && !signalled {
+        // It has no completion entry of its own.
+        return NO_RING.get_ptr_mut(0);
+    }
     let found = RINGS.get_ptr_mut(&key);
     if weight != 1 {
-        // Where not every post is seen, none can be matched with its completion entry; what is remembered gets stale.
+        // Where not every one is seen, none can be matched with its completion entry; what is remembered gets stale.
         if let Some(stale) = found {
             // SAFETY: a live map value.
             unsafe {

@@ -205,7 +205,9 @@ fn polled(
         (*thread).reading.now = now;
         (*thread).reading.weight = weight;
         // What comes next is the next post only where every one is seen.
-        (*thread).reaped_ns = if weight == 1 { now } else { 0 };
+        if (*thread).reaped_ns != data::NOT_FOLLOWED {
+            (*thread).reaped_ns = if weight == 1 { now } else { 0 };
+        }
         let mut context = Context { subject, counters, thread };
         bpf_loop(ROUNDS, entries as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
         (*thread).reading.successes

@@ -33,7 +33,7 @@ fn digest(ctx: &ProbeContext, failed: bool) {
     let flags = Flags(ctx.arg::<u64>(3).unwrap_or(0));
     let weight = 1u64 << flags.exponent();
     let operations = if failed { 0 } else { weight };
-    let Some((subject, meter)) = meter::hit(Stream::Posts as usize, operations) else { return };
+    let Some((subject, meter)) = meter::hit(Stream::of_post(flags.signalled()) as usize, operations) else { return };
     count_digest(ctx, subject, flags, weight, failed);
     meter.end();
 }
@@ -94,8 +94,9 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64,
     let every = weight == 1;
     if walks
         && let Some(thread) = data::thread(subject, true)
-        && let Some(ring) = data::ring(subject, counters, weight)
+        && let Some(ring) = data::ring(subject, counters, weight, flags.signalled() != 0)
     {
+        follow_gap(thread, every, flags.signalled() != 0);
         let now = if every { posts_at(subject, thread) } else { 0 };
         let walk = walk::over(counters, thread, ring, first, n, now);
         // With several opcodes in one chain the digest does not say how many there are of each.
@@ -115,6 +116,19 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64,
     }
 }
 
+/// A gap is from what a poll found to the next post: it can be told only where every post is seen.
+#[inline(always)]
+fn follow_gap(thread: *mut Thread, every: bool, signalled: bool) {
+    // SAFETY: this thread's own memory.
+    unsafe {
+        if !every {
+            (*thread).reaped_ns = data::NOT_FOLLOWED;
+        } else if !signalled && (*thread).reaped_ns == data::NOT_FOLLOWED {
+            (*thread).reaped_ns = 0;
+        }
+    }
+}
+
 /// Posts in between were not seen.
 #[inline(always)]
 fn forget_run(counters: *mut ObjectCounters) {
@@ -129,7 +143,7 @@ pub fn posts_at(subject: Subject, thread: *mut Thread) -> u64 {
     unsafe {
         let now = bpf_ktime_get_ns();
         let reaped = (*thread).reaped_ns;
-        if reaped != 0 {
+        if reaped != 0 && reaped != data::NOT_FOLLOWED {
             (*thread).reaped_ns = 0;
             data::latency(subject, CQE_TO_POST, now.wrapping_sub(reaped));
         }
@@ -200,8 +214,9 @@ fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
     let second = ctx.arg::<u64>(2).unwrap_or(0);
     // SAFETY: this thread's own memory.
     unsafe { (*thread).post = Awaited { object, first: wr, second, kind: kind::QP as u64, weight } };
-    let Some(ring) = data::ring(subject, counters, weight) else { return };
+    let Some(ring) = data::ring(subject, counters, weight, true) else { return };
     let every = weight == 1;
+    follow_gap(thread, every, false);
     let now = if every { posts_at(subject, thread) } else { 0 };
     let walk = walk::over(counters, thread, ring, wr, u64::MAX, now);
     if every {
@@ -228,7 +243,7 @@ pub fn send_leave(ctx: &RetProbeContext) {
     // SAFETY: a live map value.
     let number = unsafe { (*counters).number };
     data::failed(subject, number, failure::POST, result.unsigned_abs(), call.weight);
-    let Some(ring) = data::ring(subject, counters, call.weight) else { return };
+    let Some(ring) = data::ring(subject, counters, call.weight, true) else { return };
     let walk = walk::over(counters, thread, ring, first_unposted(&call), u64::MAX, 0);
     // What was not posted was noted twice by now.
     let (signalled, all) = walk.under_way();

@@ -1,6 +1,6 @@
 //! Whether watching posts and polls costs no more than what is allowed, and whether what is sampled is true.
 //!
-//! `cargo xtask bench governor [PAIRS]` (root). Stock perftest on the emulated device, natively, in pairs of runs with and
+//! `cargo xtask bench governor [PAIRS]` (root; `cargo test -p probe-user --bench governor` without optimisation). Stock perftest on the emulated device, natively, in pairs of runs with and
 //! without `rdma-probe record` at its default settings, in turn. Both ends share this machine with whatever else runs:
 //! the ratio of rates holds its noise, that of messages per second of CPU time less of it.
 
@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-const SECONDS: u32 = 4;
 static PORT: AtomicU16 = AtomicU16::new(18_700);
 
 /// One way to run perftest, and what follows from its arguments.
@@ -28,32 +27,37 @@ const LOADS: [Load; 6] = [
     Load {
         name: "1 k/s",
         program: "ib_write_bw",
-        arguments: "-s 64 -Q 1 --rate_limit=1000 --rate_units=p --rate_limit_type=SW --burst_size=1",
+        arguments: "-s 64 -Q 1 -n 4000 --rate_limit=1000 --rate_units=p --rate_limit_type=SW --burst_size=1",
         truth: [1.0, 1.0, 0.0],
     },
     Load {
         name: "10 k/s",
         program: "ib_write_bw",
-        arguments: "-s 64 -Q 1 --rate_limit=10000 --rate_units=p --rate_limit_type=SW --burst_size=1",
+        arguments: "-s 64 -Q 1 -n 30000 --rate_limit=10000 --rate_units=p --rate_limit_type=SW --burst_size=1",
         truth: [1.0, 1.0, 0.0],
     },
     Load {
         name: "100 k/s",
         program: "ib_write_bw",
-        arguments: "-s 64 -Q 1 --rate_limit=100000 --rate_units=p --rate_limit_type=SW --burst_size=1",
+        arguments: "-s 64 -Q 1 -n 300000 --rate_limit=100000 --rate_units=p --rate_limit_type=SW --burst_size=1",
         truth: [1.0, 1.0, 0.0],
     },
-    Load { name: "maximum", program: "ib_write_bw", arguments: "-s 64 -Q 100", truth: [0.01, 1.0, 0.0] },
+    Load {
+        name: "maximum",
+        program: "ib_write_bw",
+        arguments: "-s 64 -Q 100 -N -n 10000000",
+        truth: [0.01, 1.0, 0.0],
+    },
     Load {
         name: "maximum, inline",
         program: "ib_write_bw",
-        arguments: "-s 32 -I 64 -Q 10",
+        arguments: "-s 32 -I 64 -Q 10 -N -n 10000000",
         truth: [0.1, 1.0, 1.0],
     },
     Load {
         name: "maximum, lists of 16",
         program: "ib_write_bw",
-        arguments: "-s 64 -l 16 -Q 1",
+        arguments: "-s 64 -l 16 -Q 1 -N -n 10000000",
         truth: [1.0 / 16.0, 16.0, 0.0],
     },
 ];
@@ -72,7 +76,7 @@ fn main() {
     let pairs = words.first().and_then(|word| word.parse().ok()).unwrap_or(5);
     build();
     let uptime = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("{pairs} pairs of runs of {SECONDS} s; load {}, kernel {}", uptime.trim(), kernel());
+    println!("{pairs} pairs of runs of about four seconds; load {}, kernel {}", uptime.trim(), kernel());
     println!(
         "rate and rate a CPU second: with the recording, of those without (median, lowest–highest pair)"
     );
@@ -184,12 +188,8 @@ struct Told {
 fn run(load: &Load, recorded: bool) -> Option<Run> {
     let is_latency = load.program.ends_with("_lat");
     let port = PORT.fetch_add(1, Relaxed).to_string();
-    let duration = SECONDS.to_string();
     let mut arguments = vec!["-d", "emu0", "-p", &port];
     arguments.extend(load.arguments.split(' '));
-    if !is_latency {
-        arguments.extend(["-D", &duration]);
-    }
     let preload = library();
     let server = Server(
         Command::new(load.program)
@@ -279,9 +279,16 @@ fn library() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_rdma-probe")).with_file_name("librnic_emu.so")
 }
 
+/// Where optimised programs are: beside this one, unless it was built as a test.
+fn release() -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_rdma-probe"));
+    built.ancestors().nth(2).map(|target| target.join("release")).unwrap_or_default()
+}
+
 fn build() {
     let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--release", "--package", "rnic-emu-preload"])
+        .args(["build", "--quiet", "--package", "rnic-emu-preload"])
+        .args(library().starts_with(release()).then_some("--release"))
         .status();
     assert!(built.is_ok_and(|status| status.success()), "rnic-emu-preload does not build");
 }

@@ -2,13 +2,13 @@
 
 use crate::device::process::Process;
 use crate::sites;
-use probe_common::site::{Countdown, Stream};
+use probe_common::site::{Chance, Stream};
 use std::cell::Cell;
 
 use crate::abi::{ibv_cq, ibv_wc};
 
 thread_local! {
-    static COUNTDOWN: Cell<Countdown> = const { Cell::new(Countdown::NEW) };
+    static CHANCE: Cell<Chance> = const { Cell::new(Chance::NEW) };
 }
 
 /// How many operations of its stream this one stands for, as a power of two; `None` when no profiler wants to see it.
@@ -18,18 +18,17 @@ pub fn exponent(stream: Stream) -> Option<u32> {
     let Some(process) = Process::current() else { return Some(0) };
     match process.stats.rates().exponent(stream)? {
         0 => Some(0),
-        exponent => counted_down(stream, exponent),
+        exponent => by_chance(exponent),
     }
 }
 
-#[cold]
-fn counted_down(stream: Stream, exponent: u32) -> Option<u32> {
-    COUNTDOWN.with(|cell| {
-        let mut countdown = cell.get();
+fn by_chance(exponent: u32) -> Option<u32> {
+    CHANCE.with(|cell| {
+        let mut chance = cell.get();
         // The address of a thread's own memory tells threads apart.
         let seed = (std::ptr::from_ref(cell) as usize >> 4) as u32;
-        let is_told = countdown.is_told(stream, exponent, seed);
-        cell.set(countdown);
+        let is_told = chance.is_told(exponent, seed);
+        cell.set(chance);
         is_told.then_some(exponent)
     })
 }

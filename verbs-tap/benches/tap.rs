@@ -40,7 +40,7 @@ fn main() {
     polls(plain, tapped, 0);
     polls(plain, tapped, 16);
     extended(plain, tapped);
-    tap.ask(Rates::one_in([6; 3]));
+    tap.ask(Rates::one_in([6; 4]));
     println!("with one call in 64 at a probe site, no probe attached:");
     posts(plain, tapped, 1);
     tap.ask(Rates::ALL);

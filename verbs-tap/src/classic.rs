@@ -46,7 +46,7 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
         };
         let Some(entry) = entry else { return call(object, wr, bad) };
         let digest = Digest::of_send(wr, entry.signal_all, |place| entry.add(qp::OPCODES + place, 1));
-        let told = thread::fires(Stream::Posts);
+        let told = thread::fires(Stream::of_post(digest.signalled));
         if let Some(exponent) = told {
             let flags = digest.flags(Queue::Send, false).one_in(exponent);
             sites::verbs_tap_posted(

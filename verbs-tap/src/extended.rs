@@ -260,7 +260,7 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
         let Batch { digest, others, .. } = here.batch();
         let digest = *digest;
         let others = (digest.of_first != digest.wrs).then_some(*others);
-        let told = thread::fires(Stream::Posts);
+        let told = thread::fires(Stream::of_post(digest.signalled));
         let flags = digest.flags(Queue::Send, true).one_in(told.unwrap_or(0));
         if told.is_some() {
             sites::verbs_tap_posted(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, 0);

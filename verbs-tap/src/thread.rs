@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
-use probe_common::site::{Countdown, Stream};
+use probe_common::site::{Chance, Stream};
 use probe_common::tap::{SHARED_SLOTS, Slot, kind, state};
 
 use crate::abi;
@@ -46,7 +46,7 @@ struct Thread {
     capacity: usize,
     filled: usize,
     /// Which of its operations are told at probe sites.
-    countdown: Countdown,
+    chance: Chance,
     tid: u32,
 }
 
@@ -113,19 +113,18 @@ pub fn here(address: usize, object_kind: u32) -> Option<Entry> {
 pub fn fires(stream: Stream) -> Option<u32> {
     match shared::get()?.rates().exponent(stream)? {
         0 => Some(0),
-        exponent => counted_down(stream, exponent),
+        exponent => by_chance(exponent),
     }
 }
 
-#[cold]
-fn counted_down(stream: Stream, exponent: u32) -> Option<u32> {
+fn by_chance(exponent: u32) -> Option<u32> {
     let thread = THREAD.with(Cell::get);
     if thread.is_null() {
         return None;
     }
     // SAFETY: as in `here`.
-    let (countdown, tid) = unsafe { (&mut (*thread).countdown, (*thread).tid) };
-    countdown.is_told(stream, exponent, tid.wrapping_mul(0x9e37_79b9)).then_some(exponent)
+    let (chance, tid) = unsafe { (&mut (*thread).chance, (*thread).tid) };
+    chance.is_told(exponent, tid).then_some(exponent)
 }
 
 impl Thread {
@@ -307,7 +306,7 @@ fn of_this_thread() -> Option<*mut Thread> {
     let thread: *mut Thread = map(1)?;
     // SAFETY: mapped just now, large enough and aligned for one Thread.
     unsafe {
-        thread.write(Thread { entries, capacity: FIRST_CAPACITY, filled: 0, countdown: Countdown::NEW, tid })
+        thread.write(Thread { entries, capacity: FIRST_CAPACITY, filled: 0, chance: Chance::NEW, tid })
     };
     THREAD.with(|t| t.set(thread));
     if let Some(key) = key() {

@@ -5,6 +5,7 @@ use probe_user::data_path::Allowed;
 
 /// `--data-path` and what belongs to it.
 #[derive(Debug, Clone, Copy, clap::Args)]
+#[group(id = "watching_posts")]
 pub struct Args {
     /// Watch posts and polls of stock providers by probes: `sampled` as many of them as --overhead allows, each figure
     /// with the share it is taken from and its error; `full` every one, whatever that costs (`rdma-probe count --help`

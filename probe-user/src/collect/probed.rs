@@ -251,7 +251,8 @@ fn detail(object: &Object) -> Option<QueueDetail> {
         local_strides: strides(d.wrs, d.local_same, d.local_sequential),
         could_inline: d.could_inline.and_then(posted),
         mergeable: posted(d.mergeable).filter(|_| followed),
-        most_outstanding: object.most_outstanding,
+        // Of what is under way, only a part is known then.
+        most_outstanding: object.most_outstanding.filter(|_| followed),
         most_cqes_per_poll: (object.most_cqes > 0).then_some(object.most_cqes),
         ..QueueDetail::default()
     };

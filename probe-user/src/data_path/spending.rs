@@ -39,6 +39,11 @@ impl Targets {
 
 /// CPU time that a process has used so far, in ns; `None` when it is gone.
 pub fn cpu_ns(pid: u32) -> Option<u64> {
+    /// `PID_MAX_LIMIT`. A larger number would not fit the name of a clock, and 0 is this process.
+    const LARGEST_PID: u32 = 1 << 22;
+    if pid == 0 || pid > LARGEST_PID {
+        return None;
+    }
     let mut clock = MaybeUninit::uninit();
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: each call writes its one result where it succeeds, and only then is that read.
@@ -115,6 +120,6 @@ mod tests {
         while cpu_ns(std::process::id()).expect("own time") < before + 1_000_000 {
             n = std::hint::black_box(n + 1);
         }
-        assert_eq!(cpu_ns(u32::MAX / 2), None);
+        assert_eq!([0, 1 << 22, u32::MAX / 2, u32::MAX].map(cpu_ns), [None; 4]);
     }
 }

@@ -77,7 +77,7 @@ impl Digest {
     /// must not be polled before its request was seen.
     #[inline]
     pub fn tell(&mut self, first_wr: usize) {
-        self.told = told::exponent(Stream::Posts);
+        self.told = told::exponent(Stream::of_post(self.signalled));
         let Some(exponent) = self.told else { return };
         // SAFETY: the site does nothing; its arguments are for tracers.
         unsafe {

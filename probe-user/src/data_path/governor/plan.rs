@@ -1,8 +1,8 @@
 //! What is decided: pure, from rates and costs.
 //!
 //! Everything is bounded against CPU time. At sites of ours one operation in 2^k is looked at: polls that found nothing
-//! at a rate of their own, for a program that waits makes millions of them; so are posts, and polls that found something.
-//! Functions of a provider have no such choice, since the trap is paid before anybody can decide; they are
+//! at a rate of their own, for a program that waits makes millions of them; so are polls that found something, and posts
+//! with and without a signalled request. Functions of a provider have no such choice, since the trap is paid before anybody can decide; they are
 //! watched in slices of time.
 
 use std::time::Duration;
@@ -36,14 +36,21 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Operations a second, as far as seen.
+    fn rate(&self) -> f64 {
+        self.hits as f64 * self.one_in() / self.seconds.max(1e-9)
+    }
+
     /// Operations a second, at most: with 98 % confidence there are no more. Without a hit that is as many as may have
     /// gone unnoticed.
     pub fn at_most(&self) -> f64 {
-        let hits = self.hits as f64;
-        let one_in = f64::from(self.exponent.min(MOST_EXPONENT)).exp2();
         // With every operation looked at there is nothing to guess.
-        let doubt = if self.exponent == 0 { 0.0 } else { 2.0 * hits.sqrt() + 4.0 };
-        (hits + doubt) * one_in / self.seconds.max(1e-9)
+        let doubt = if self.exponent == 0 { 0.0 } else { 2.0 * (self.hits as f64).sqrt() + 4.0 };
+        self.rate() + doubt * self.one_in() / self.seconds.max(1e-9)
+    }
+
+    fn one_in(&self) -> f64 {
+        f64::from(self.exponent.min(MOST_EXPONENT)).exp2()
     }
 }
 
@@ -55,9 +62,10 @@ const ROOM: f64 = 0.8;
 /// The exponents of the streams, in the order of [`probe_common::site::Stream`], such that hits cost at most
 /// `allowed_ns` a second. `hit_ns` is what one costs.
 pub fn exponents(seen: &[Seen; STREAMS], hit_ns: f64, allowed_ns: f64) -> [u32; STREAMS] {
-    let whole = seen.map(|stream| stream.at_most() * hit_ns);
-    let (at_least, lower) = (shared(whole, allowed_ns), shared(whole, allowed_ns * ROOM));
-    // Raised at once, lowered only where that will last.
+    // Raised for what was seen, lowered only where nothing that may have gone unseen speaks against it: what is looked at
+    // more seldom is known less, and is no reason to look at it more seldom still.
+    let at_least = shared(seen.map(|stream| stream.rate() * hit_ns), allowed_ns);
+    let lower = shared(seen.map(|stream| stream.at_most() * hit_ns), allowed_ns * ROOM);
     std::array::from_fn(|i| {
         let now = seen[i].exponent;
         if at_least[i] >= now { at_least[i] } else { lower[i].min(now) }
@@ -177,7 +185,7 @@ pub fn slices_error(rates: &[f64], share: f64, unseen: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn seen(rates: [f64; 3], exponents: [u32; 3]) -> [Seen; 3] {
+    fn seen(rates: [f64; STREAMS], exponents: [u32; STREAMS]) -> [Seen; STREAMS] {
         std::array::from_fn(|i| Seen {
             hits: (rates[i] / f64::from(exponents[i]).exp2()) as u64,
             seconds: 1.0,
@@ -185,20 +193,29 @@ mod tests {
         })
     }
 
-    fn cost(rates: [f64; 3], exponents: [u32; 3], hit_ns: f64) -> f64 {
-        (0..3).map(|i| rates[i] * hit_ns / f64::from(exponents[i]).exp2()).sum()
+    fn cost(rates: [f64; STREAMS], exponents: [u32; STREAMS], hit_ns: f64) -> f64 {
+        (0..STREAMS).map(|i| rates[i] * hit_ns / f64::from(exponents[i]).exp2()).sum()
     }
 
     #[test]
     fn few_operations_are_all_looked_at() {
-        assert_eq!(exponents(&seen([1_000.0, 1_000.0, 2_000.0], [0; 3]), 400.0, 1e7), [0; 3]);
+        let rates = [1_000.0, 1_000.0, 2_000.0, 10.0];
+        assert_eq!(exponents(&seen(rates, [0; 4]), 400.0, 1e7), [0; 4]);
     }
 
     #[test]
     fn polls_that_find_nothing_leave_the_work_its_room() {
-        let chosen = exponents(&seen([1_000.0, 1_000.0, 8e6], [0; 3]), 400.0, 1e7);
-        assert_eq!(chosen[..2], [0, 0]);
-        assert!(chosen[2] > 6 && cost([1_000.0, 1_000.0, 8e6], chosen, 400.0) <= 1e7, "{chosen:?}");
+        let rates = [1_000.0, 1_000.0, 8e6, 1_000.0];
+        let chosen = exponents(&seen(rates, [0; 4]), 400.0, 1e7);
+        assert_eq!([chosen[0], chosen[1], chosen[3]], [0; 3]);
+        assert!(chosen[2] > 6 && cost(rates, chosen, 400.0) <= 1e7, "{chosen:?}");
+    }
+
+    #[test]
+    fn rare_signalled_requests_are_all_seen_beside_millions_of_others() {
+        let chosen = exponents(&seen([2e6, 5e3, 5e6, 5e3], [0; 4]), 400.0, 1e7);
+        assert_eq!((chosen[1], chosen[3]), (0, 0), "{chosen:?}");
+        assert!(chosen[0] > 3 && chosen[2] > 3);
     }
 
     #[test]
@@ -206,9 +223,9 @@ mod tests {
         for posts in [0.0, 10.0, 1e4, 1e6, 3e7] {
             for finds in [0.0, 1e5, 1e7] {
                 for empty in [0.0, 1e3, 5e7] {
-                    for start in [[0; 3], [7, 7, 3], [20; 3]] {
+                    for start in [[0; 4], [7, 7, 3, 1], [20; 4]] {
                         for hit_ns in [200.0, 15_000.0] {
-                            let rates = [posts, finds, empty];
+                            let rates = [posts, finds, empty, finds];
                             let chosen = exponents(&seen(rates, start), hit_ns, 1e7);
                             let spent = cost(rates, chosen, hit_ns);
                             assert!(
@@ -226,19 +243,19 @@ mod tests {
     fn what_was_not_seen_is_not_believed_to_be_nothing() {
         let silent = Seen { hits: 0, seconds: 0.02, exponent: 10 };
         assert!(silent.at_most() > 100_000.0);
-        let mut seen = [silent; 3];
+        let mut seen = [silent; STREAMS];
         for _ in 0..4 {
             let chosen = exponents(&seen, 400.0, 1e7);
             assert!(chosen[0] <= seen[0].exponent);
             seen = chosen.map(|exponent| Seen { hits: 0, seconds: 0.02, exponent });
         }
-        assert_eq!(seen.map(|s| s.exponent), [0; 3], "an idle program is looked at in full soon");
+        assert_eq!(seen.map(|s| s.exponent), [0; STREAMS], "an idle program is looked at in full soon");
     }
 
     #[test]
     fn exponents_do_not_swing_where_the_cost_is_near_the_bound() {
-        let rates = [3e6, 3e6, 0.0];
-        let mut now = exponents(&seen(rates, [0; 3]), 400.0, 1e7);
+        let rates = [3e6, 3e6, 0.0, 1e5];
+        let mut now = exponents(&seen(rates, [0; 4]), 400.0, 1e7);
         let first = now;
         for _ in 0..5 {
             now = exponents(&seen(rates, now), 400.0, 1e7);
@@ -248,7 +265,7 @@ mod tests {
 
     #[test]
     fn no_allowance_and_wild_figures_give_the_largest_exponents_and_no_panic() {
-        let wild = [Seen { hits: u64::MAX, seconds: 0.0, exponent: u32::MAX }; 3];
+        let wild = [Seen { hits: u64::MAX, seconds: 0.0, exponent: u32::MAX }; STREAMS];
         assert_eq!(exponents(&wild, f64::MAX, 0.0)[0], LARGEST);
         let (weight, length) = weight(Duration::ZERO, Duration::ZERO, f64::NAN);
         assert!(weight >= 2 && length > Duration::ZERO);

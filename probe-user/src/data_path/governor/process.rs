@@ -12,7 +12,7 @@ use crate::data_path::Costs;
 use crate::data_path::spending::cpu_ns;
 
 /// Asked for until something is known: all of what is done, and a part of polls that find nothing.
-const AT_FIRST: [u32; STREAMS] = [0, 0, 5];
+const AT_FIRST: [u32; STREAMS] = [0, 0, 5, 0];
 /// What was seen is forgotten by half after this time.
 const WINDOW_S: f64 = 1.0;
 /// CPU use is that of about so long.
@@ -117,7 +117,7 @@ impl Process {
             }
         }
         if self.flags.any() {
-            self.ask_anew(if at_sites > 0 { paid_ns / at_sites as f64 } else { 0.0 }, allowed);
+            self.ask_anew(hit_ns(spent, costs), allowed);
         }
         let functions = slices::Spent {
             hits: new(hits::FUNCTIONS) + new(hits::RETURNS),
@@ -133,9 +133,6 @@ impl Process {
     }
 
     fn ask_anew(&mut self, hit_ns: f64, allowed: &Allowed) {
-        // Unknown for want of hits: dear.
-        const UNKNOWN_HIT_NS: f64 = 1000.0;
-        let hit_ns = if hit_ns > 0.0 { hit_ns } else { UNKNOWN_HIT_NS };
         let wanted = plan::exponents(&self.seen, hit_ns, plan::allowance(allowed, self.cpu, self.debt_ns));
         if wanted == self.asked {
             return;
@@ -148,4 +145,12 @@ impl Process {
             }
         }
     }
+}
+
+/// What a hit at a site costs on the average, the time in the programs included; that is known from one hit in a few, and
+/// taken to be a lot as long as there were few.
+fn hit_ns(spent: &Spent, costs: &Costs) -> f64 {
+    const FEW: u64 = 1000;
+    let at_sites = spent.hits.iter().take(STREAMS).sum::<u64>();
+    if at_sites < FEW { 1000.0 } else { costs.sum_ns(spent) / at_sites as f64 }
 }
