@@ -107,16 +107,21 @@ pub fn notify(ctx: &ProbeContext) {
     // SAFETY: the context is the kernel's own.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
     // Sites tell of every one of these: they are no operations that could be told more seldom.
-    let (by, kind_of_hit) = match cookie {
-        0 => (source::FUNCTION, hits::FUNCTIONS),
-        site => (site, Stream::Finds as usize),
-    };
-    let Some((subject, _)) = meter::hit(kind_of_hit, 0) else { return };
-    let weight = match meter::slice() {
-        _ if cookie != 0 => 1,
-        Some((weight, _)) => weight,
-        None => return,
-    };
+    if cookie != 0 {
+        if let Some((subject, _)) = meter::hit(Stream::Finds as usize, 0) {
+            notified(subject, object, cookie, 1);
+        }
+        return;
+    }
+    if let Some((subject, _)) = meter::hit(hits::FUNCTIONS, 0)
+        && let Some((weight, _)) = meter::slice()
+    {
+        notified(subject, object, source::FUNCTION, weight);
+    }
+}
+
+#[inline(always)]
+fn notified(subject: Subject, object: u64, by: u16, weight: u64) {
     if let Some(counters) = data::counters(subject, kind::CQ, object, by) {
         data::add(counters, cq::NOTIFIES, weight);
     }

@@ -292,16 +292,17 @@ impl Session {
         let costs = Costs::default();
         let told = Told::default();
         let counting = self.counting(&mut programs, &costs, &targets, &told);
-        let slice = programs.take_slice()?;
-        let programs = Arc::new(programs);
         let taps = self.options.fire_taps;
         let asking = match self.options.data_path {
             Posts::Sampled(allowed) if counting.is_some() => {
+                // Whoever takes a table keeps it: programs that are loaded later refer to it.
+                let slice = programs.take_slice()?;
                 let governor = Governor::start(allowed, taps, targets.clone(), costs.clone(), slice, told);
                 Asking::Governed(governor.map_err(|error| no_thread(&error))?)
             }
             _ => Asking::Everything { taps },
         };
+        let programs = Arc::new(programs);
         let attacher = counting.is_some().then(|| Attacher::new(Arc::clone(&programs), asking, costs));
         let spaces = Arc::new(Mutex::new(Spaces::default()));
         let whole_host = self.options.whole_host;

@@ -256,7 +256,7 @@ impl Drop for Held {
 pub fn count(pid: u32, folder: &Path) -> Counter {
     let out = folder.join(format!("{pid}.json"));
     let mut child = Command::new("timeout")
-        .args(["-k", "5", "300", PROBE, "count", "--json", "--pid", &pid.to_string()])
+        .args(["-k", "5", "300", PROBE, "count", "--json", "--data-path", "full", "--pid", &pid.to_string()])
         .stdout(File::create(&out).expect("a file"))
         .stderr(Stdio::piped())
         .spawn()
