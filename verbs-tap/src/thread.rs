@@ -306,7 +306,7 @@ fn of_this_thread() -> Option<*mut Thread> {
     let thread: *mut Thread = map(1)?;
     // SAFETY: mapped just now, large enough and aligned for one Thread.
     unsafe {
-        thread.write(Thread { entries, capacity: FIRST_CAPACITY, filled: 0, chance: Chance::NEW, tid })
+        thread.write(Thread { entries, capacity: FIRST_CAPACITY, filled: 0, chance: Chance::NEW, tid });
     };
     THREAD.with(|t| t.set(thread));
     if let Some(key) = key() {
