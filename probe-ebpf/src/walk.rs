@@ -393,26 +393,19 @@ pub unsafe fn note_posted(ring: *mut Ring, signalled: u64, wr_id: u64, class: u6
 /// The context holds this thread's own memory, and a live map value.
 #[inline(always)]
 unsafe fn one(context: Context, at: u64) -> u64 {
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct Start {
-        wr_id: u64,
-        next: u64,
-        sg_list: u64,
-        num_sge: u32,
-        opcode: u32,
-        send_flags: u32,
-        imm: u32,
-        remote_addr: u64,
-    }
+    /// Bytes of a work request up to its remote address.
+    const START: u32 = 48;
     let thread = context.thread;
     // SAFETY: as promised.
     unsafe {
         let walk = &mut (*thread).walk;
-        let Some(wr) = read::<Start>(at) else {
+        // Into the thread's memory: together with that of a loop, the stack is too small on Linux 6.12.
+        let into = (&raw mut (*thread).wrs).cast::<c_void>();
+        if bpf_probe_read_user(into, START, at as *const c_void) != 0 {
             walk.sums.cut = 1;
             return 0;
-        };
+        }
+        let wr = &(*thread).wrs[0];
         let n = wr.num_sge;
         let mut total = 0;
         if n > SHORT_LIST {

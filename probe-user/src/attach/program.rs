@@ -342,3 +342,53 @@ fn classify(error: &(dyn std::error::Error + 'static)) -> LoadError {
 fn is_permission(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every program for user probes, in whichever library or provider it is attached.
+    const UPROBES: [&str; 19] = [
+        "library_exit",
+        "site_posted",
+        "site_post_failed",
+        "site_polled",
+        "post_send_enter",
+        "post_send_leave",
+        "post_recv_enter",
+        "post_recv_leave",
+        "poll_enter",
+        "poll_cq_leave",
+        "start_poll_leave",
+        "next_poll_leave",
+        "req_notify_enter",
+        "wr_start_enter",
+        "wr_build_enter",
+        "wr_set_enter",
+        "wr_complete_enter",
+        "wr_complete_leave",
+        "wr_abort_enter",
+    ];
+
+    #[test]
+    fn this_kernel_accepts_every_program() {
+        for whole_host in [false, true] {
+            let programs =
+                match Programs::load(&Setting { whole_host, data_path: true, ..Setting::default() }) {
+                    Ok(programs) => programs,
+                    Err(error @ (LoadError::Denied(_) | LoadError::PidNamespace)) => {
+                        eprintln!("skipped: {error}");
+                        return;
+                    }
+                    Err(error) => panic!("{error}"),
+                };
+            let refused: Vec<_> = UPROBES
+                .iter()
+                .filter_map(|name| Some(format!("{name}: {}", programs.load_uprobe(name).err()?)))
+                // On kernels that attach to many places this one is loaded for that already.
+                .filter(|refusal| !refusal.contains("already loaded"))
+                .collect();
+            assert!(refused.is_empty(), "{refused:#?}");
+        }
+    }
+}

@@ -28,8 +28,12 @@ use super::{Costs, Targets};
 use crate::attach::Link;
 use crate::collect::wire::PlainSlice;
 
-/// Time between two looks. A program that suddenly does a lot pays in full for so long.
+/// Time between two looks.
 const TICK: Duration = Duration::from_millis(20);
+/// The same while every operation of some kind is looked at: a program that suddenly does a lot pays in full for so long.
+const SHORT_TICK: Duration = Duration::from_millis(5);
+/// Nice value of the thread: where the machine is busy, it is needed most.
+const NICE: libc::c_int = -10;
 /// Part of a CPU the looks may take.
 const OWN_SHARE: u32 = 10;
 
@@ -129,6 +133,8 @@ impl Shared {
 }
 
 fn run(shared: &Shared) {
+    // SAFETY: plain system call on the calling thread. Where it is refused, looks come later on a busy machine.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     let mut state = shared.lock();
     let mut sleep = TICK;
     while !state.end {
@@ -139,7 +145,8 @@ fn run(shared: &Shared) {
         }
         let began = Instant::now();
         state.look();
-        sleep = TICK.max(began.elapsed() * OWN_SHARE);
+        let tick = if state.processes.values().any(Process::is_unbounded) { SHORT_TICK } else { TICK };
+        sleep = tick.max(began.elapsed() * OWN_SHARE);
     }
 }
 

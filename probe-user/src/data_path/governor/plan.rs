@@ -33,12 +33,15 @@ pub struct Seen {
     pub seconds: f64,
     /// One in 2^exponent was looked at.
     pub exponent: u32,
+    /// Hits a second at the last look, where they were many: a program has become busy long before that shows in the
+    /// whole window.
+    pub lately: f64,
 }
 
 impl Seen {
     /// Operations a second, as far as seen.
     fn rate(&self) -> f64 {
-        self.hits as f64 * self.one_in() / self.seconds.max(1e-9)
+        (self.hits as f64 / self.seconds.max(1e-9)).max(self.lately) * self.one_in()
     }
 
     /// Operations a second, at most: with 98 % confidence there are no more. Without a hit that is as many as may have
@@ -190,6 +193,7 @@ mod tests {
             hits: (rates[i] / f64::from(exponents[i]).exp2()) as u64,
             seconds: 1.0,
             exponent: exponents[i],
+            lately: 0.0,
         })
     }
 
@@ -241,15 +245,23 @@ mod tests {
 
     #[test]
     fn what_was_not_seen_is_not_believed_to_be_nothing() {
-        let silent = Seen { hits: 0, seconds: 0.02, exponent: 10 };
+        let silent = Seen { hits: 0, seconds: 0.02, exponent: 10, lately: 0.0 };
         assert!(silent.at_most() > 100_000.0);
         let mut seen = [silent; STREAMS];
         for _ in 0..4 {
             let chosen = exponents(&seen, 400.0, 1e7);
             assert!(chosen[0] <= seen[0].exponent);
-            seen = chosen.map(|exponent| Seen { hits: 0, seconds: 0.02, exponent });
+            seen = chosen.map(|exponent| Seen { hits: 0, seconds: 0.02, exponent, lately: 0.0 });
         }
         assert_eq!(seen.map(|s| s.exponent), [0; STREAMS], "an idle program is looked at in full soon");
+    }
+
+    #[test]
+    fn a_program_that_becomes_busy_is_looked_at_less_at_once() {
+        // Ten thousand posts within the last hundredth of an otherwise idle second.
+        let quiet = Seen { seconds: 1.0, ..Seen::default() };
+        let busy = Seen { hits: 10_000, lately: 1e6, ..quiet };
+        assert!(exponents(&[busy, quiet, quiet, quiet], 400.0, 1e7)[0] >= 5);
     }
 
     #[test]
@@ -265,7 +277,8 @@ mod tests {
 
     #[test]
     fn no_allowance_and_wild_figures_give_the_largest_exponents_and_no_panic() {
-        let wild = [Seen { hits: u64::MAX, seconds: 0.0, exponent: u32::MAX }; STREAMS];
+        let wild =
+            [Seen { hits: u64::MAX, seconds: 0.0, exponent: u32::MAX, lately: f64::INFINITY }; STREAMS];
         assert_eq!(exponents(&wild, f64::MAX, 0.0)[0], LARGEST);
         let (weight, length) = weight(Duration::ZERO, Duration::ZERO, f64::NAN);
         assert!(weight >= 2 && length > Duration::ZERO);

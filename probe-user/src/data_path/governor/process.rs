@@ -19,6 +19,8 @@ const WINDOW_S: f64 = 1.0;
 const CPU_OVER_S: f64 = 0.3;
 /// Savings are kept for so long.
 const SAVED_S: f64 = 0.5;
+/// So many hits between two looks are a rate.
+const MANY: u64 = 50;
 /// Times a process that is hit at sites of ours is searched for them.
 const SEARCHES: u32 = 50;
 
@@ -76,6 +78,11 @@ impl Process {
         }
     }
 
+    /// True where every operation of some kind is looked at: all that bounds what this costs is the next look.
+    pub fn is_unbounded(&self) -> bool {
+        self.flags.any() && self.asked.contains(&0)
+    }
+
     pub fn restore(&self) {
         self.flags.restore();
     }
@@ -111,6 +118,7 @@ impl Process {
         }
         for (kind, seen) in self.seen.iter_mut().enumerate() {
             seen.hits += new(kind);
+            seen.lately = if new(kind) >= MANY { new(kind) as f64 / seconds } else { 0.0 };
             seen.seconds += seconds;
             if seen.seconds > WINDOW_S {
                 (seen.hits, seen.seconds) = (seen.hits / 2, seen.seconds / 2.0);
