@@ -155,7 +155,7 @@ pub fn over(
         walk.left = most;
         if wr != 0 && most != 0 {
             let mut context = Context { thread, ring };
-            let next = one(context, wr);
+            let next = one(&raw mut context, wr);
             (*thread).walk.at = next;
             if next != 0 && most > 1 {
                 bpf_loop(ROUNDS, round as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
@@ -392,12 +392,12 @@ pub unsafe fn note_posted(ring: *mut Ring, signalled: u64, wr_id: u64, class: u6
 /// # Safety
 /// The context holds this thread's own memory, and a live map value.
 #[inline(always)]
-unsafe fn one(context: Context, at: u64) -> u64 {
+unsafe fn one(context: *mut Context, at: u64) -> u64 {
     /// Bytes of a work request up to its remote address.
     const START: u32 = 48;
-    let thread = context.thread;
     // SAFETY: as promised.
     unsafe {
+        let thread = (*context).thread;
         let walk = &mut (*thread).walk;
         // Into the thread's memory: together with that of a loop, the stack is too small on Linux 6.12.
         let into = (&raw mut (*thread).wrs).cast::<c_void>();
@@ -412,8 +412,7 @@ unsafe fn one(context: Context, at: u64) -> u64 {
             walk.list = wr.sg_list;
             walk.list_left = n as u64;
             walk.list_bytes = 0;
-            let mut context = context;
-            bpf_loop(MOST_SGES, entry as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
+            bpf_loop(MOST_SGES, entry as *mut c_void, context.cast::<c_void>(), 0);
             if walk.list_left != 0 {
                 walk.sums.cut = 1;
             }
@@ -444,7 +443,7 @@ unsafe fn one(context: Context, at: u64) -> u64 {
             }
         }
         let classes = walk.note(wr.opcode, wr.send_flags, n, wr.remote_addr, total);
-        class(context, classes, wr.send_flags, wr.wr_id);
+        class(*context, classes, wr.send_flags, wr.wr_id);
         wr.next
     }
 }
@@ -471,8 +470,7 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
 extern "C" fn round(_index: u32, context: *mut Context) -> i64 {
     // SAFETY: what `over` passed to bpf_loop; map values outlive the program.
     unsafe {
-        let context = *context;
-        let thread = context.thread;
+        let thread = (*context).thread;
         let walk = &mut (*thread).walk;
         if walk.at == 0 || walk.left == 0 {
             return 1;
@@ -500,7 +498,7 @@ extern "C" fn round(_index: u32, context: *mut Context) -> i64 {
             let sge = &*(&raw const (*thread).sges).cast::<u8>().add(within).cast::<Sge>();
             walk.begin(sge.addr, sge.length);
             let classes = walk.note(wr.opcode, wr.send_flags, 1, wr.remote_addr, sge.length as u64);
-            class(context, classes, wr.send_flags, wr.wr_id);
+            class(*context, classes, wr.send_flags, wr.wr_id);
             n += 1;
             next = wr.next;
             if next != from.wrapping_add(n as u64 * WR_BYTES) {
