@@ -109,7 +109,7 @@ pub fn allowance(allowed: &Allowed, cpu: f64, debt_ns: f64) -> f64 {
     const PAID_OFF: f64 = 2.0;
     let whole = allowed.overhead * cpu * 1e9;
     // Not nothing at all: what is not looked at cannot be known to have changed.
-    (whole - debt_ns.max(0.0) / PAID_OFF).max(whole / 8.0)
+    (whole - debt_ns.max(0.0) / PAID_OFF).max(whole / 4.0)
 }
 
 /// What a slice of time has shown.
@@ -291,7 +291,7 @@ mod tests {
         let allowed = Allowed::default();
         assert_eq!(allowance(&allowed, 1.0, -5e6), 1e7);
         assert!(allowance(&allowed, 1.0, 1e7) < 1e7);
-        assert_eq!(allowance(&allowed, 1.0, 1e12), 1e7 / 8.0);
+        assert_eq!(allowance(&allowed, 1.0, 1e12), 1e7 / 4.0);
         assert_eq!(allowance(&allowed, 0.0, 0.0), 0.0);
     }
 

@@ -16,7 +16,9 @@ const AT_FIRST: [u32; STREAMS] = [0, 0, 5, 0];
 /// What was seen is forgotten by half after this time.
 const WINDOW_S: f64 = 1.0;
 /// CPU use is that of about so long.
-const CPU_OVER_S: f64 = 0.3;
+const CPU_OVER_S: f64 = 0.2;
+/// Until that is known, it is taken to be half of one.
+const CPU_AT_FIRST: f64 = 0.5;
 /// Savings are kept for so long.
 const SAVED_S: f64 = 0.5;
 /// So many hits between two looks are a rate.
@@ -60,7 +62,7 @@ impl Process {
             asked: AT_FIRST,
             seen,
             last,
-            cpu: 0.0,
+            cpu: CPU_AT_FIRST,
             debt_ns: 0.0,
             searches: 0,
             at_functions: false,
