@@ -68,6 +68,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     let mut session =
         Session::start(Options { kernel: false, data_path, fire_taps: true, ..Options::default() });
+    posts::announce(data_path, &session);
     watch::with_descendants(&mut session, &args.pids)?;
     session.settle();
     eprintln!("rdma-probe: counting");

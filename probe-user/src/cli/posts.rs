@@ -1,7 +1,9 @@
 //! How posts and polls are watched, on the command line.
 
-use probe_user::collect::Posts;
-use probe_user::data_path::Allowed;
+use std::time::Duration;
+
+use probe_user::collect::{Posts, Session};
+use probe_user::data_path::{Allowed, Calibration};
 
 /// `--data-path` and what belongs to it.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -44,6 +46,27 @@ impl Args {
     }
 }
 
+/// Says on standard error, before anything is counted, what looking at every post and poll will cost.
+pub fn announce(posts: Posts, session: &Session) {
+    /// Calibrating takes some tenths of a second; nobody waits much longer for it.
+    const MOST: Duration = Duration::from_secs(2);
+    if posts != Posts::Full {
+        return;
+    }
+    let Some(calibration) = session.calibration(MOST) else { return };
+    eprintln!(
+        "rdma-probe: --data-path full looks at every post and poll, without a bound: {calibration}{}",
+        example(&calibration)
+    );
+}
+
+/// What that comes to for a busy program.
+fn example(calibration: &Calibration) -> String {
+    let Some(ns) = calibration.hit_ns.values().min() else { return String::new() };
+    // A million hits of so many ns: thousandths of a CPU.
+    format!("; a million hits a second take {:.0} % of a CPU at the least", *ns as f64 / 10.0)
+}
+
 fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').trim().parse() {
         Ok(n) if (0.01..=50.0).contains(&n) => Ok(n),
@@ -63,6 +86,7 @@ fn times(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use probe_user::entry::Class;
 
     #[test]
     fn bounds_are_read_and_senseless_ones_refused() {
@@ -73,6 +97,14 @@ mod tests {
         }
         assert_eq!(times("2"), Ok(2.0));
         assert!(times("0.5").is_err() && times("x").is_err() && times("NaN").is_err());
+    }
+
+    #[test]
+    fn what_a_million_hits_take_is_told_where_a_hit_was_measured() {
+        let mut calibration = Calibration::default();
+        assert_eq!(example(&calibration), "");
+        calibration.hit_ns.extend([(Class::Optimised, 180), (Class::SingleStepped, 15_000)]);
+        assert_eq!(example(&calibration), "; a million hits a second take 18 % of a CPU at the least");
     }
 
     #[test]

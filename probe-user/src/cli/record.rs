@@ -120,7 +120,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         fire_taps: false,
         interval: args.interval,
     };
+    let data_path = options.data_path;
     let mut session = Session::start(options);
+    posts::announce(data_path, &session);
     if args.tap {
         session.add_source(Box::new(TapSource::start().context("cannot start a thread")?));
     }

@@ -7,8 +7,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,8 +16,7 @@ use aya::maps::{Array, MapData};
 use object::read::ReadCache;
 
 use super::clock::now_ns;
-use super::mappings::{MappingWatch, NewMapping};
-use super::stacks::Spaces;
+use super::mappings::Mappings;
 use super::wire::PlainSite;
 use crate::attach::{LibraryProbes, Programs};
 use crate::contexts::{ContextsError, ObjectAt};
@@ -25,7 +24,7 @@ use crate::data_path::Attacher;
 use crate::hooks::{PREFIXES, is_hooked};
 use crate::library::Image;
 use crate::sample::{Probe, Record, Verdict};
-use crate::target::{MappedFile, identity, mapped_files, parent_of};
+use crate::target::{MappedFile, identity, mapped_files};
 
 /// How often processes are looked at where new mappings cannot be watched.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -58,12 +57,13 @@ enum Request {
 pub struct Librarian {
     requests: Sender<Request>,
     bell: UnixStream,
+    mappings: Option<Mappings>,
     answers: Receiver<Record>,
     thread: JoinHandle<()>,
 }
 
 impl Librarian {
-    /// Starts the thread. The second value says why new mappings are not watched, if they are not.
+    /// Starts the thread. Without `mappings`, processes are looked at now and then.
     ///
     /// # Errors
     /// When the thread cannot be made.
@@ -72,26 +72,24 @@ impl Librarian {
         sites: Array<MapData, PlainSite>,
         data_path: Option<Attacher>,
         whole_host: bool,
-        spaces: Arc<Mutex<Spaces>>,
-    ) -> io::Result<(Self, Option<io::Error>)> {
+        mappings: Option<Mappings>,
+    ) -> io::Result<Self> {
         let (requests, inbox) = mpsc::channel();
         let (outbox, answers) = mpsc::channel();
         let (bell, heard) = UnixStream::pair()?;
         heard.set_nonblocking(true)?;
         bell.set_nonblocking(true)?;
-        let (watch, why_not) = match MappingWatch::new() {
-            Ok(watch) => (Some(watch), None),
-            Err(error) => (None, Some(error)),
-        };
+        if let Some(mappings) = &mappings {
+            mappings.ring(bell.try_clone()?);
+        }
         let mut worker = Worker {
             programs,
             probes: LibraryProbes::new(sites),
             data_path,
-            watch,
+            mappings: mappings.clone(),
             whole_host,
             watched: HashSet::new(),
             dull: HashSet::new(),
-            spaces,
             outbox,
         };
         let thread = thread::Builder::new().name("librarian".to_owned()).spawn(move || {
@@ -101,26 +99,32 @@ impl Librarian {
             }
             worker.probes.detach();
         })?;
-        Ok((Self { requests, bell, answers, thread }, why_not))
+        Ok(Self { requests, bell, mappings, answers, thread })
     }
 
     /// Looks at a process now, and whenever it maps more code.
     pub fn watch(&mut self, pid: u32) {
+        self.heed(pid);
         self.ask(Request::Watch(pid, None));
     }
 
     /// The same for one that has become another program at that time: what it calls before the probes are in place is missed.
     pub fn watch_anew(&mut self, pid: u32, since_ns: u64) {
+        self.heed(pid);
         self.ask(Request::Watch(pid, Some(since_ns)));
     }
 
     /// Looks at a process only when it maps more code: what a forked child has so far, its parent has too.
     pub fn note(&mut self, pid: u32) {
+        self.heed(pid);
         self.ask(Request::Note(pid));
     }
 
     /// A process is no more.
     pub fn forget(&mut self, pid: u32) {
+        if let Some(mappings) = &self.mappings {
+            mappings.forget(pid);
+        }
         self.ask(Request::Forget(pid));
     }
 
@@ -161,6 +165,13 @@ impl Librarian {
         self.answers.try_iter().collect()
     }
 
+    /// From now on, not only once the thread has time: its mappings are of interest.
+    fn heed(&self, pid: u32) {
+        if let Some(mappings) = &self.mappings {
+            mappings.watch(pid);
+        }
+    }
+
     fn ask(&mut self, request: Request) {
         let _ = self.requests.send(request);
         // A full pipe rings already.
@@ -172,13 +183,11 @@ struct Worker {
     programs: Arc<Programs>,
     probes: LibraryProbes,
     data_path: Option<Attacher>,
-    watch: Option<MappingWatch>,
+    mappings: Option<Mappings>,
     whole_host: bool,
     watched: HashSet<u32>,
     /// Files without verbs: device, inode, time of change.
     dull: HashSet<(u64, u64, i64)>,
-    /// Told of every mapping, for the stacks of processes that are gone before anybody could ask.
-    spaces: Arc<Mutex<Spaces>>,
     outbox: Sender<Record>,
 }
 
@@ -187,8 +196,9 @@ impl Worker {
         if self.whole_host {
             self.look_at_everyone();
         }
+        let watched = self.mappings.as_ref().map(Mappings::descriptors);
         loop {
-            self.wait(&bell);
+            wait(&bell, watched.as_deref());
             // Empties the bell before the requests are taken: what is sent afterwards rings again.
             let mut rung = [0; 256];
             while matches!(bell.read(&mut rung), Ok(n) if n == rung.len()) {}
@@ -235,45 +245,21 @@ impl Worker {
         }
     }
 
-    fn wait(&self, bell: &UnixStream) {
-        let mut fds = vec![poll_entry(bell.as_raw_fd())];
-        let timeout = match &self.watch {
-            Some(watch) => {
-                fds.extend(watch.descriptors().map(poll_entry));
-                -1
-            }
-            None => LOOK_EVERY.as_millis() as i32,
-        };
-        // SAFETY: the list is as long as said; its descriptors live as long as `self` and `bell`.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
-    }
-
     fn look_at_news(&mut self) {
-        let Some(watch) = &mut self.watch else {
+        let Some(mappings) = &self.mappings else {
             self.look_again();
             return;
         };
-        let news = watch.take();
+        let news = mappings.take();
         if news.lost {
             self.look_again();
         }
-        for NewMapping { pid, range, path, offset, inode, t_ns } in news.mappings {
-            // Files that no process of ours maps cost us nothing: the probes filter by process, but not the attaching.
-            if self.whole_host || self.watched.contains(&pid) || self.is_child_of_watched(pid) {
-                let mapped = MappedFile { pid, range, path, deleted: false };
-                self.spaces.lock().unwrap_or_else(PoisonError::into_inner).note(&mapped, offset, inode);
-                self.consider_mapped(&mapped, Some(t_ns));
+        for new in news.mappings {
+            if !self.whole_host {
+                self.watched.insert(new.pid);
             }
+            self.consider_mapped(&new.mapped(), Some(new.t_ns));
         }
-    }
-
-    /// A child's first mappings may be told before its fork is.
-    fn is_child_of_watched(&mut self, pid: u32) -> bool {
-        let is = parent_of(pid).is_some_and(|parent| self.watched.contains(&parent));
-        if is {
-            self.watched.insert(pid);
-        }
-        is
     }
 
     fn look_again(&mut self) {
@@ -353,6 +339,20 @@ impl Worker {
             let _ = self.outbox.send(Record::Probe(with_delay(probe, mapped_at)));
         }
     }
+}
+
+/// Waits for a request, or for the news that one of these descriptors tells of.
+fn wait(bell: &UnixStream, watched: Option<&[RawFd]>) {
+    let mut fds = vec![poll_entry(bell.as_raw_fd())];
+    let timeout = match watched {
+        Some(watched) => {
+            fds.extend(watched.iter().copied().map(poll_entry));
+            -1
+        }
+        None => LOOK_EVERY.as_millis() as i32,
+    };
+    // SAFETY: the list is as long as said; whoever calls holds what its descriptors belong to.
+    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
 }
 
 /// Says how long a library was in use before it was watched: what it did in between is not in the counts.

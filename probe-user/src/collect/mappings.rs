@@ -1,14 +1,20 @@
 //! Code that processes map from now on: libraries opened late, by dlopen, by exec, in a new container.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io;
-use std::os::fd::AsRawFd;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use perf_event::data::Record;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
+
+use super::stacks::Spaces;
+use crate::target::{MappedFile, parent_of};
 
 /// Ring per processor; a record is about 120 bytes. An overflow is told, and answered by looking at every process.
 const RING_BYTES: usize = 64 << 10;
@@ -30,6 +36,13 @@ pub struct NewMapping {
     pub t_ns: u64,
 }
 
+impl NewMapping {
+    /// The file.
+    pub fn mapped(&self) -> MappedFile {
+        MappedFile { pid: self.pid, range: self.range.clone(), path: self.path.clone(), deleted: false }
+    }
+}
+
 /// What has come since the last look.
 #[derive(Debug, Default)]
 pub struct News {
@@ -37,6 +50,105 @@ pub struct News {
     pub mappings: Vec<NewMapping>,
     /// True when some were lost.
     pub lost: bool,
+}
+
+/// New mappings of the processes of a recording. Whoever needs to know takes them in, and remembers where code lies at
+/// once: the librarian may be busy attaching while a process comes and goes.
+#[derive(Debug, Clone)]
+pub struct Mappings(Arc<Mutex<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    watch: MappingWatch,
+    whole_host: bool,
+    watched: HashSet<u32>,
+    spaces: Arc<Mutex<Spaces>>,
+    /// Taken in, and not yet looked at by the librarian.
+    news: News,
+    /// Wakes the librarian for news that somebody else took in.
+    bell: Option<UnixStream>,
+}
+
+impl Mappings {
+    /// Begins to watch; of the whole host, or of processes that are named.
+    ///
+    /// # Errors
+    /// Where perf events of other processes are not for us.
+    pub fn new(whole_host: bool, spaces: Arc<Mutex<Spaces>>) -> io::Result<Self> {
+        let watch = MappingWatch::new()?;
+        let kept =
+            Kept { watch, whole_host, watched: HashSet::new(), spaces, news: News::default(), bell: None };
+        Ok(Self(Arc::new(Mutex::new(kept))))
+    }
+
+    /// Descriptors that become readable when there are news.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        self.lock().watch.descriptors().collect()
+    }
+
+    /// A process is of interest.
+    pub fn watch(&self, pid: u32) {
+        self.lock().watched.insert(pid);
+    }
+
+    /// A process is no more.
+    pub fn forget(&self, pid: u32) {
+        self.lock().watched.remove(&pid);
+    }
+
+    /// Has this bell rung for news that others than the librarian take in.
+    pub fn ring(&self, bell: UnixStream) {
+        self.lock().bell = Some(bell);
+    }
+
+    /// Remembers where the code lies that processes have mapped until now.
+    pub fn catch_up(&self) {
+        let mut kept = self.lock();
+        kept.catch_up();
+        let has_news = kept.news.lost || !kept.news.mappings.is_empty();
+        if let (true, Some(bell)) = (has_news, &mut kept.bell) {
+            // A full pipe rings already.
+            let _ = bell.write(&[1]);
+        }
+    }
+
+    /// What the librarian has to look at.
+    pub fn take(&self) -> News {
+        let mut kept = self.lock();
+        kept.catch_up();
+        std::mem::take(&mut kept.news)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn catch_up(&mut self) {
+        let news = self.watch.take();
+        self.news.lost |= news.lost;
+        for new in news.mappings {
+            // Files that no process of ours maps cost us nothing: the probes filter by process, but not the attaching.
+            if self.whole_host || self.watched.contains(&new.pid) || self.is_child_of_watched(new.pid) {
+                let mapped = new.mapped();
+                self.spaces
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .note(&mapped, new.offset, new.inode);
+                self.news.mappings.push(new);
+            }
+        }
+    }
+
+    /// A child's first mappings may be told before its fork is.
+    fn is_child_of_watched(&mut self, pid: u32) -> bool {
+        let is = parent_of(pid).is_some_and(|parent| self.watched.contains(&parent));
+        if is {
+            self.watched.insert(pid);
+        }
+        is
+    }
 }
 
 /// Watches all processors.

@@ -17,6 +17,7 @@ use super::counters::{Reading, Reported};
 use super::decode;
 use super::facts::Surroundings;
 use super::librarian::Librarian;
+use super::mappings::Mappings;
 use super::probed::Probed;
 use super::processes::Processes;
 use super::sources::Sources;
@@ -29,7 +30,8 @@ use crate::attach::{
 };
 use crate::contexts::ObjectAt;
 use crate::data_path::{
-    Allowed, Asking, Attacher, Costs, Counting, Governor, Reading as DataPathReading, Targets, Told,
+    Allowed, Asking, Attacher, Calibration, Costs, Counting, Governor, Reading as DataPathReading, Targets,
+    Told,
 };
 use crate::hooks::{KERNEL_HOOKS, library_hooks};
 use crate::kernel::{self, Btf, Offsets};
@@ -154,6 +156,12 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// What a hit of a data-path probe costs on this machine, waited for at most so long; `None` where the data path is
+    /// not watched, or that is not known yet.
+    pub fn calibration(&self, within: Duration) -> Option<Calibration> {
+        self.probing.as_ref()?.data_path.as_ref()?.calibration(within)
     }
 
     /// Waits until everything that was asked for so far is in place.
@@ -306,8 +314,12 @@ impl Session {
         let attacher = counting.is_some().then(|| Attacher::new(Arc::clone(&programs), asking, costs));
         let spaces = Arc::new(Mutex::new(Spaces::default()));
         let whole_host = self.options.whole_host;
-        let (librarian, no_mappings) =
-            Librarian::start(Arc::clone(&programs), sites, attacher, whole_host, Arc::clone(&spaces))
+        let (mappings, no_mappings) = match Mappings::new(whole_host, Arc::clone(&spaces)) {
+            Ok(mappings) => (Some(mappings), None),
+            Err(error) => (None, Some(error)),
+        };
+        let librarian =
+            Librarian::start(Arc::clone(&programs), sites, attacher, whole_host, mappings.clone())
                 .map_err(|error| no_thread(&error))?;
         self.pending.push(Record::Probe(Probe {
             name: "perf:mmap2".to_owned(),
@@ -335,7 +347,7 @@ impl Session {
             targets,
             reported: Reported::default(),
             data_path: counting,
-            stacks: Stacks::new(spaces),
+            stacks: Stacks::new(spaces, mappings),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,8 +72,9 @@ struct HeldFile {
 }
 
 impl Attacher {
-    /// Nothing attached yet. What hits cost is told in `costs`.
+    /// Nothing attached yet. What hits cost is measured, and told in `costs`.
     pub fn new(programs: Arc<Programs>, asking: Asking, costs: Costs) -> Self {
+        costs.calibrate(Arc::clone(&programs));
         Self {
             kernel: Kernel::running(),
             pmu: Pmu::read("uprobe"),
@@ -213,7 +214,6 @@ impl Attacher {
                 None => true,
             });
         }
-        let mut steady = BTreeSet::new();
         let mut unleft = HashSet::new();
         let (mut groups, mut links) = (Vec::new(), Vec::new());
         for turn in [Turn::First, Turn::Then, Turn::Last] {
@@ -229,7 +229,6 @@ impl Attacher {
                         unleft.insert((point.name, point.offset));
                     } else if let Some((source, class)) = steadily_hit(point) {
                         self.costs.note(source, class);
-                        steady.insert(class);
                     }
                     probes.push(told(point, shown, self.verdict(outcome.as_ref().err())));
                 }
@@ -245,7 +244,6 @@ impl Attacher {
             }
             _ => self.links.extend(links),
         }
-        self.measure(steady);
         probes
     }
 
@@ -330,35 +328,6 @@ impl Attacher {
                 Err(Failure::Attach(AttachError { step: error.step, source }))
             }
         }
-    }
-
-    /// Has what hits of these classes cost measured, by a thread that nobody waits for: putting a probe in place and
-    /// taking it away again takes longer than attaching may.
-    fn measure(&mut self, classes: BTreeSet<Class>) {
-        let Ok(pmu) = self.pmu else { return };
-        // The smallest ones there are.
-        for name in ["req_notify_enter", "wr_complete_leave"] {
-            let load = || self.programs.load_uprobe(name).map(Arc::new);
-            self.loaded.entry(name).or_insert_with(load);
-        }
-        let program = |name| self.loaded.get(name)?.as_ref().ok()?.try_clone().ok();
-        let (Some(entry), leave) = (program("req_notify_enter"), program("wr_complete_leave")) else {
-            return;
-        };
-        let wanted: Vec<Class> = classes.into_iter().filter(|class| self.costs.lacks(*class)).collect();
-        if wanted.is_empty() {
-            return;
-        }
-        let costs = self.costs.clone();
-        let measure = move || {
-            for class in wanted {
-                // Sites of ours have no return probes, and only they are optimised.
-                let leave = leave.as_ref().filter(|_| class != Class::Optimised).map(AsFd::as_fd);
-                costs.measure(pmu, class, entry.as_fd(), leave);
-            }
-        };
-        // Without it the cost stays unknown.
-        let _ = thread::Builder::new().name("hit-cost".to_owned()).spawn(measure);
     }
 
     /// Detaches everything: what was attached last goes first, so that no call is entered that is not left.

@@ -3,33 +3,75 @@
 
 use std::arch::naked_asm;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hint::black_box;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use probe_common::wire::{Spent, hits};
 use serde::Serialize;
 
 use super::Source;
-use crate::attach::Pmu;
+use crate::attach::{Pmu, Programs};
 use crate::contexts;
 use crate::entry::{Class, Kernel};
 
 /// Calls timed at once; short, so that most batches are not interrupted.
 const BATCH: u32 = 200;
+/// The same where a call takes fifty times as long.
+const SLOW_BATCH: u32 = 20;
 /// Batches, of which the fastest counts: what is added by other work on the machine is not the probe's.
 const BATCHES: u32 = 15;
 
-/// What hits cost, and what is hit where: written by the thread that attaches, read by the one that tells.
+/// What hits cost, and what is hit where: written by the threads that measure and attach, read by the one that tells.
 #[derive(Debug, Clone, Default)]
-pub struct Costs(Arc<Mutex<Known>>);
+pub struct Costs(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    known: Mutex<Known>,
+    calibrated: Condvar,
+}
 
 #[derive(Debug, Default)]
 struct Known {
-    hit_ns: BTreeMap<Class, u64>,
-    return_ns: Option<u64>,
+    calibration: Calibration,
+    /// Nothing more will be measured.
+    is_calibrated: bool,
     dearest: BTreeMap<Source, Class>,
+}
+
+/// What a probe that does nothing costs on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Calibration {
+    /// A hit, in ns, by the class of the probed instruction; a class that this kernel has not, or that could not be
+    /// measured, is not there.
+    pub hit_ns: BTreeMap<Class, u64>,
+    /// What a return costs on top, in ns.
+    pub return_ns: Option<u64>,
+}
+
+impl fmt::Display for Calibration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.hit_ns.is_empty() {
+            return f.write_str("what a hit costs could not be measured");
+        }
+        f.write_str("a hit costs")?;
+        for (n, (class, ns)) in self.hit_ns.iter().enumerate() {
+            let at = match class {
+                Class::Optimised => "at a nop of ours that the kernel rewrites",
+                Class::Emulated => "at an instruction that the kernel emulates",
+                Class::SingleStepped => "at one that it single-steps",
+            };
+            write!(f, "{} {:.2} µs {at}", if n == 0 { "" } else { "," }, *ns as f64 / 1000.0)?;
+        }
+        match self.return_ns {
+            Some(ns) => write!(f, ", a return {:.2} µs more", ns as f64 / 1000.0),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What the hits of one way of counting cost.
@@ -55,8 +97,9 @@ impl Costs {
     pub fn of(&self, source: Source) -> Option<HitCost> {
         let known = self.lock();
         let class = *known.dearest.get(&source)?;
-        let return_ns = known.return_ns.filter(|_| source == Source::Function);
-        Some(HitCost { class, hit_ns: known.hit_ns.get(&class).copied(), return_ns })
+        let calibration = &known.calibration;
+        let return_ns = calibration.return_ns.filter(|_| source == Source::Function);
+        Some(HitCost { class, hit_ns: calibration.hit_ns.get(&class).copied(), return_ns })
     }
 
     /// What hits have cost a process so far, in ns.
@@ -64,11 +107,11 @@ impl Costs {
         let known = self.lock();
         let of = |source: Source| {
             let class = known.dearest.get(&source)?;
-            Some(known.hit_ns.get(class).map_or_else(|| guess_ns(*class), |ns| *ns as f64))
+            Some(known.calibration.hit_ns.get(class).map_or_else(|| guess_ns(*class), |ns| *ns as f64))
         };
         let site = of(Source::Tap).unwrap_or(0.0).max(of(Source::Emulator).unwrap_or(0.0));
         let function = of(Source::Function).unwrap_or(0.0);
-        let returned = known.return_ns.map_or(RETURN_GUESS_NS, |ns| ns as f64);
+        let returned = known.calibration.return_ns.map_or(RETURN_GUESS_NS, |ns| ns as f64);
         let at_sites: u64 = spent.hits.iter().take(hits::STREAMS).sum();
         at_sites as f64 * site
             + spent.hits[hits::FUNCTIONS] as f64 * function
@@ -81,25 +124,53 @@ impl Costs {
         self.lock().dearest.get(&Source::Function) == Some(&Class::SingleStepped)
     }
 
-    /// True where this class has yet to be measured.
-    pub fn lacks(&self, class: Class) -> bool {
-        !self.lock().hit_ns.contains_key(&class)
-    }
-
-    /// Measures a class with probes of its own, which do nothing: this process is never watched. What cannot be
-    /// measured stays unknown.
-    pub fn measure(&self, pmu: Pmu, class: Class, entry: BorrowedFd<'_>, leave: Option<BorrowedFd<'_>>) {
-        let Some(hit_ns) = hit_ns(pmu, class, entry) else { return };
-        self.lock().hit_ns.insert(class, hit_ns);
-        if let Some(leave) = leave {
-            // The return alone: its probe traps at the entry too.
-            let both = timed(pmu, class, leave, true);
-            self.lock().return_ns = both.map(|both| both.saturating_sub(hit_ns));
+    /// Has every class measured, with probes of its own that do nothing: this process is never watched. Nobody waits for
+    /// the thread: putting a probe in place and taking it away again takes longer than attaching may.
+    pub fn calibrate(&self, programs: Arc<Programs>) {
+        let costs = self.clone();
+        let calibrate = move || {
+            costs.measure_all(&programs);
+            costs.lock().is_calibrated = true;
+            costs.0.calibrated.notify_all();
+        };
+        if thread::Builder::new().name("hit-cost".to_owned()).spawn(calibrate).is_err() {
+            self.lock().is_calibrated = true;
         }
     }
 
+    /// What was measured; `None` as long as that goes on.
+    pub fn calibration(&self) -> Option<Calibration> {
+        let known = self.lock();
+        known.is_calibrated.then(|| known.calibration.clone())
+    }
+
+    /// What was measured, waited for at most so long.
+    pub fn calibration_within(&self, most: Duration) -> Option<Calibration> {
+        let pending = |known: &mut Known| !known.is_calibrated;
+        let known = self.0.calibrated.wait_timeout_while(self.lock(), most, pending);
+        drop(known);
+        self.calibration()
+    }
+
+    fn measure_all(&self, programs: &Programs) {
+        let Ok(pmu) = Pmu::read("uprobe") else { return };
+        // The smallest programs there are.
+        let Ok(entry) = programs.load_uprobe("req_notify_enter") else { return };
+        // The commonest first.
+        for class in [Class::Emulated, Class::Optimised, Class::SingleStepped] {
+            let Some(ns) = hit_ns(pmu, class, entry.as_fd()) else { continue };
+            self.lock().calibration.hit_ns.insert(class, ns);
+        }
+        let Ok(leave) = programs.load_uprobe("wr_complete_leave") else { return };
+        // The return alone: its probe traps at the entry too.
+        let both = timed(pmu, Class::Emulated, leave.as_fd(), true);
+        let mut known = self.lock();
+        let entry_ns = known.calibration.hit_ns.get(&Class::Emulated).copied();
+        known.calibration.return_ns = both.zip(entry_ns).map(|(both, entry)| both.saturating_sub(entry));
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,21 +199,22 @@ fn timed(pmu: Pmu, class: Class, program: BorrowedFd<'_>, returns: bool) -> Opti
     let place = contexts::code_at(std::process::id(), function as usize as u64)?;
     let file = place.file.open().ok()?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let bare = fastest(function);
+    let calls = if class == Class::SingleStepped { SLOW_BATCH } else { BATCH };
+    let bare = fastest(function, calls);
     let link = pmu.attach_file(program, &path, place.offset, returns, 0).ok()?;
-    let probed = fastest(function);
+    let probed = fastest(function, calls);
     drop(link);
     Some(probed.saturating_sub(bare))
 }
 
 /// Nanoseconds of one call, in the fastest batch.
-fn fastest(function: extern "C" fn(u64) -> u64) -> u64 {
+fn fastest(function: extern "C" fn(u64) -> u64, calls: u32) -> u64 {
     let batch = |_| {
         let began = Instant::now();
-        for n in 0..BATCH {
+        for n in 0..calls {
             black_box(function(black_box(n.into())));
         }
-        began.elapsed().as_nanos() as u64 / u64::from(BATCH)
+        began.elapsed().as_nanos() as u64 / u64::from(calls)
     };
     (0..BATCHES).map(batch).min().unwrap_or(0)
 }
@@ -204,9 +276,24 @@ mod tests {
         costs.note(Source::Function, Class::Emulated);
         costs.note(Source::Function, Class::SingleStepped);
         costs.note(Source::Function, Class::Emulated);
-        costs.lock().hit_ns.insert(Class::SingleStepped, 3000);
+        costs.lock().calibration.hit_ns.insert(Class::SingleStepped, 3000);
         let cost = costs.of(Source::Function).expect("a cost");
         assert_eq!((cost.class, cost.hit_ns), (Class::SingleStepped, Some(3000)));
-        assert!(costs.lacks(Class::Optimised) && !costs.lacks(Class::SingleStepped));
+    }
+
+    #[test]
+    fn what_was_measured_is_told_in_words_and_only_once_it_was() {
+        let costs = Costs::default();
+        assert_eq!(costs.calibration_within(Duration::ZERO), None);
+        costs.lock().calibration.hit_ns.extend([(Class::SingleStepped, 15_100), (Class::Emulated, 402)]);
+        costs.lock().calibration.return_ns = Some(251);
+        costs.lock().is_calibrated = true;
+        let told = costs.calibration_within(Duration::ZERO).expect("calibrated").to_string();
+        assert_eq!(
+            told,
+            "a hit costs 0.40 µs at an instruction that the kernel emulates, 15.10 µs at one that it single-steps, \
+             a return 0.25 µs more"
+        );
+        assert_eq!(Calibration::default().to_string(), "what a hit costs could not be measured");
     }
 }

@@ -1,11 +1,12 @@
 //! Reading what the probes of the data path have counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
 
 use probe_common::counters::{CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail, failure};
 use serde::Serialize;
 
-use super::{Costs, HitCost, SlicesTold, Spending, Targets, Told};
+use super::{Calibration, Costs, HitCost, SlicesTold, Spending, Targets, Told};
 use crate::attach::{LoadError, Programs};
 use crate::collect::wire::{DataPathTables, PlainObjectKey};
 use crate::sample::{Histogram, ProcessId};
@@ -240,6 +241,11 @@ impl Counting {
     ) -> Result<Self, LoadError> {
         let spending = Spending::new(targets, costs.clone());
         Ok(Self { tables: programs.take_data_path()?, costs, spending, told, gone: BTreeMap::new() })
+    }
+
+    /// See [`Costs::calibration_within`].
+    pub fn calibration(&self, within: Duration) -> Option<Calibration> {
+        self.costs.calibration_within(within)
     }
 
     /// A process is watched from now on.

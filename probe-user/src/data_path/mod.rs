@@ -16,7 +16,7 @@ mod point;
 mod spending;
 
 pub use attacher::{Asking, Attacher};
-pub use cost::{Costs, HitCost};
+pub use cost::{Calibration, Costs, HitCost};
 pub use counting::{Counting, Details, Failed, Failure, Object, Reading, ReapLatency, Source};
 pub use governor::{Allowed, Governor, SlicesTold, Told};
 pub use spending::{Spending, Targets};

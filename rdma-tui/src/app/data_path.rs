@@ -48,6 +48,12 @@ pub fn of(model: &Model) -> Option<HostPath> {
     (host.processes > 0).then_some(host)
 }
 
+/// What watching costs the process that pays most, as a share of its CPU time, 0–1; `None` where no probe tells.
+pub fn cost(model: &Model) -> Option<f64> {
+    let living = model.processes.values().filter(|p| !p.info.exited);
+    living.filter_map(|p| p.data_path.observed.overhead).reduce(f64::max)
+}
+
 /// Why no process is watched, as far as the sources say.
 pub fn why_none(model: &Model) -> String {
     let told =
@@ -77,6 +83,7 @@ pub fn part(part: u64, whole: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use probe_user::sample::ProcessId;
 
     #[test]
     fn the_least_trustworthy_way_is_the_one_told() {
@@ -92,5 +99,16 @@ mod tests {
         assert_eq!(of(&model), None);
         assert!(why_none(&model).contains("--tap"));
         assert_eq!((part(1, 4), part(1, 0)), (Some(0.25), None));
+    }
+
+    #[test]
+    fn the_cost_told_is_that_of_the_process_that_pays_most() {
+        let mut model = Model::new();
+        assert_eq!(cost(&model), None);
+        for (pid, overhead) in [(1, Some(0.004)), (2, Some(0.009)), (3, None)] {
+            let process = model.processes.entry(ProcessId { pid, start_ns: 1 }).or_default();
+            process.data_path.observed.overhead = overhead;
+        }
+        assert_eq!(cost(&model), Some(0.009));
     }
 }

@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use unicode_width::UnicodeWidthStr;
 
+use crate::app::data_path;
 use crate::app::format::{clip, count, duration, harmless};
 use crate::app::page::Page;
 use crate::app::totals;
@@ -36,6 +37,9 @@ fn what(buf: &mut Buffer, area: Rect, context: Context<'_>) {
     match lost {
         0 => right.push(("0 lost".into(), theme.dim())),
         n => right.push((format!("▲ {} lost", count(n as f64)), theme.bad())),
+    }
+    if let Some(cost) = data_path::cost(&world.model) {
+        right.push((format!("cost {:.1}%", cost * 100.0), theme.dim()));
     }
     let used: usize = right.iter().map(|(text, _)| text.width() + 2).sum();
     let room = usize::from(area.width).saturating_sub(used + 12);

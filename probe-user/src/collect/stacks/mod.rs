@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::mappings::Mappings;
 use crate::sample::{ProcessId, Record};
 
 pub use spaces::Spaces;
@@ -22,15 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Stacks {
     spaces: Arc<Mutex<Spaces>>,
+    mappings: Option<Mappings>,
     known: HashSet<(ProcessId, u64)>,
     symboliser: Option<Symboliser>,
 }
 
 impl Stacks {
-    /// Begins with no address known; `spaces` is also told of new mappings by whoever watches them. Without a thread,
-    /// addresses stay numbers.
-    pub fn new(spaces: Arc<Mutex<Spaces>>) -> Self {
-        Self { spaces, known: HashSet::new(), symboliser: Symboliser::start().ok() }
+    /// Begins with no address known; `spaces` is told of new mappings by `mappings`. Without a thread, addresses stay
+    /// numbers.
+    pub fn new(spaces: Arc<Mutex<Spaces>>, mappings: Option<Mappings>) -> Self {
+        Self { spaces, mappings, known: HashSet::new(), symboliser: Symboliser::start().ok() }
     }
 
     /// Cuts off what cannot be a caller, and asks for the names of the rest.
@@ -41,7 +43,16 @@ impl Stacks {
                 continue;
             }
             // A return address is behind its call, which may be the last instruction of its function.
-            let Some(place) = spaces.find(id.pid, address.saturating_sub(1)) else {
+            let address_of_call = address.saturating_sub(1);
+            let mut found = spaces.find(id.pid, address_of_call);
+            if let (None, Some(mappings)) = (&found, &self.mappings) {
+                // What the process had mapped before it called was told before its call was.
+                drop(spaces);
+                mappings.catch_up();
+                spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+                found = spaces.find(id.pid, address_of_call);
+            }
+            let Some(place) = found else {
                 // Where the register holds no frame pointer, the chain leads to words that are no code. The first
                 // address is no part of that chain.
                 if depth > 0 && spaces.knows(id.pid) {

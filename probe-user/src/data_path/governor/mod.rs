@@ -32,8 +32,6 @@ use crate::collect::wire::PlainSlice;
 const TICK: Duration = Duration::from_millis(20);
 /// The same while every operation of some kind is looked at: a program that suddenly does a lot pays in full for so long.
 const SHORT_TICK: Duration = Duration::from_millis(5);
-/// Nice value of the thread: where the machine is busy, it is needed most.
-const NICE: libc::c_int = -10;
 /// Part of a CPU the looks may take.
 const OWN_SHARE: u32 = 10;
 
@@ -133,8 +131,6 @@ impl Shared {
 }
 
 fn run(shared: &Shared) {
-    // SAFETY: plain system call on the calling thread. Where it is refused, looks come later on a busy machine.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     let mut state = shared.lock();
     let mut sleep = TICK;
     while !state.end {
