@@ -1,16 +1,25 @@
 //! Whether watching posts and polls costs no more than what is allowed, and whether what is sampled is true.
 //!
-//! `cargo xtask bench governor [PAIRS]` (root; `cargo test -p probe-user --bench governor` without optimisation). Stock perftest on the emulated device, natively, in pairs of runs with and
-//! without `rdma-probe record` at its default settings, in turn. Both ends share this machine with whatever else runs:
-//! the ratio of rates holds its noise, that of messages per second of CPU time less of it.
+//! `cargo xtask bench governor [PAIRS] [LOAD]` (root; `cargo test -p probe-user --bench governor` without optimisation).
+//! Stock perftest on the emulated device, natively. While one run of it goes on, it is watched at default settings for
+//! some tenths of a second and left alone for as long, in turn; what it did meanwhile the device's own counters tell. Each
+//! watched window is held against the two beside it, so that whatever else goes on on the machine falls on both. The
+//! median of many such pairs, and the interval that holds it with 95 % confidence, are told.
+//!
+//! Then one recording of a whole run for what is sampled, and latencies with and without.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rnic_emu::stats::{self, QpCounter};
 use serde_json::Value;
+
+/// How long a load is watched, and left alone, at a time.
+const WINDOW: Duration = Duration::from_millis(500);
 
 static PORT: AtomicU16 = AtomicU16::new(18_700);
 
@@ -73,30 +82,35 @@ fn main() {
         eprintln!("governor: attaching probes needs root");
         std::process::exit(1);
     }
-    let pairs = words.first().and_then(|word| word.parse().ok()).unwrap_or(5);
+    let pairs = words.first().and_then(|word| word.parse().ok()).unwrap_or(20);
     build();
     let uptime = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    println!("{pairs} pairs of runs of about four seconds; load {}, kernel {}", uptime.trim(), kernel());
+    let wanted = words.get(1);
+    let loads =
+        || LOADS.iter().filter(|load| wanted.is_none_or(|wanted| load.name.contains(wanted.as_str())));
+    println!("load {}, kernel {}", uptime.trim(), kernel());
     println!(
-        "rate and rate a CPU second: with the recording, of those without (median, lowest–highest pair)"
+        "messages while watched, of those while not: {pairs} pairs of windows of {WINDOW:?} within one run"
     );
     println!(
-        "{:<21} {:>9} {:>20} {:>20} {:>7} {:>8} {:>8} {:>7} {:>9} {:>9} {:>7}",
-        "load",
-        "msg/s",
-        "rate",
-        "a CPU second",
-        "cost",
-        "looked",
-        "WRs",
-        "±",
-        "signalled",
-        "WRs/post",
-        "inline"
+        "{:<21} {:>9} {:>7} {:>15} {:>9} {:>9}",
+        "load", "msg/s", "median", "95 % within", "lowest", "highest"
     );
-    for load in &LOADS {
-        rates(load, pairs);
+    for load in loads() {
+        windows(load, pairs);
     }
+    println!("a whole run recorded: what it cost, what was looked at, and figures by the true ones");
+    println!(
+        "{:<21} {:>7} {:>8} {:>8} {:>7} {:>9} {:>9} {:>7}",
+        "load", "cost", "looked", "WRs", "±", "signalled", "WRs/post", "inline"
+    );
+    for load in loads() {
+        whole(load);
+    }
+    if wanted.is_some() {
+        return;
+    }
+    let pairs = pairs.div_ceil(4);
     println!("latency (µs), median over {pairs} runs each");
     println!(
         "{:<21} {:>12} {:>12} {:>12} {:>12}",
@@ -107,45 +121,124 @@ fn main() {
     }
 }
 
-fn rates(load: &Load, pairs: usize) {
-    let mut ratios = [Vec::new(), Vec::new()];
-    let mut told = Vec::new();
-    let mut bare_rate = 0.0;
-    for pair in 0..pairs {
-        // Who goes first changes, so that a trend of the machine falls on both.
-        let mut runs = [None, None];
-        for which in [pair % 2, 1 - pair % 2] {
-            runs[which] = run(load, which == 1);
-        }
-        let [Some(bare), Some(with)] = runs else { continue };
-        bare_rate = bare.rate;
-        ratios[0].push(with.rate / bare.rate);
-        ratios[1].push((with.messages / with.cpu_s) / (bare.messages / bare.cpu_s));
-        told.extend(with.told);
-    }
-    let [rate, per_cpu] = ratios.map(|mut r| spread(&mut r));
-    let median = |of: &dyn Fn(&Told) -> f64| {
-        let mut all: Vec<f64> = told.iter().map(of).collect();
-        middle(&mut all)
+/// What a load does while it is watched, by what it does while it is not.
+fn windows(load: &Load, pairs: usize) {
+    let Some(endless) = Endless::start(load) else {
+        println!("{:<21} does not run", load.name);
+        return;
     };
-    let within = told.iter().filter(|t| (t.wrs / t.truth - 1.0).abs() <= t.error.max(1e-9)).count();
+    let pid = endless.client.0.id();
+    let (mut ratios, mut bare) = (Vec::new(), Vec::new());
+    let mut before = rate(pid, WINDOW);
+    for _ in 0..pairs {
+        let mut counter = Command::new(env!("CARGO_BIN_EXE_rdma-probe"));
+        counter.args(["count", "--pid", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let Ok(mut counter) = counter.spawn() else { break };
+        let mut lines = BufReader::new(counter.stderr.take().expect("a pipe")).lines();
+        let counts = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("counting"));
+        let drain = thread::spawn(move || lines.for_each(drop));
+        let watched = rate(pid, WINDOW);
+        // SAFETY: a child of this program that was not waited for yet.
+        unsafe { libc::kill(counter.id().cast_signed(), libc::SIGINT) };
+        let _ = counter.wait();
+        let _ = drain.join();
+        let after = rate(pid, WINDOW);
+        if let (true, Some(a), Some(w), Some(b)) = (counts, before, watched, after) {
+            ratios.push(w * 2.0 / (a + b));
+            bare.push(b);
+        }
+        before = after;
+    }
+    let msg_s = middle(&mut bare);
+    let median = middle(&mut ratios);
+    let (low, high) = interval(&ratios);
+    println!(
+        "{:<21} {msg_s:>9.0} {median:>7.4} {:>15} {:>9.3} {:>9.3}",
+        load.name,
+        format!("{low:.4}–{high:.4}"),
+        ratios.first().copied().unwrap_or(f64::NAN),
+        ratios.last().copied().unwrap_or(f64::NAN),
+    );
+}
+
+/// Messages a second over some time, by the device's own counters.
+fn rate(pid: u32, time: Duration) -> Option<f64> {
+    let posted = || stats::read(pid).ok().map(|all| all.qp_total(QpCounter::SendWrs));
+    let (began, first) = (Instant::now(), posted()?);
+    thread::sleep(time);
+    let last = posted()?;
+    Some((last - first) as f64 / began.elapsed().as_secs_f64())
+}
+
+/// The values between which the median of what these are drawn from lies with 95 % confidence: order statistics, which
+/// ask nothing of how they are distributed.
+fn interval(sorted: &[f64]) -> (f64, f64) {
+    let n = sorted.len() as f64;
+    let away = 0.98 * n.sqrt();
+    let at =
+        |place: f64| sorted.get(place.clamp(0.0, (n - 1.0).max(0.0)) as usize).copied().unwrap_or(f64::NAN);
+    (at((n / 2.0 - away).floor()), at((n / 2.0 + away).ceil()))
+}
+
+/// A run of perftest that goes on until it is dropped.
+struct Endless {
+    client: Ended,
+    _server: Ended,
+}
+
+impl Endless {
+    fn start(load: &Load) -> Option<Self> {
+        let port = PORT.fetch_add(1, Relaxed).to_string();
+        let mut words: Vec<&str> = load.arguments.split(' ').collect();
+        let count = words.iter().position(|word| *word == "-n")?;
+        words.splice(count..count + 2, ["-D", "600"]);
+        words.retain(|word| *word != "-N");
+        let preload = library();
+        let start = |peer: Option<&str>| {
+            let mut command = Command::new(load.program);
+            command.args(["-d", "emu0", "-p", &port]).args(&words).args(peer);
+            let command = command.env("LD_PRELOAD", &preload).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().ok().map(Ended)
+        };
+        let server = start(None)?;
+        thread::sleep(Duration::from_millis(400));
+        let client = start(Some("127.0.0.1"))?;
+        // Messages flow.
+        (0..100).find(|_| rate(client.0.id(), Duration::from_millis(100)).is_some_and(|rate| rate > 0.0))?;
+        Some(Self { client, _server: server })
+    }
+}
+
+/// A process that does not outlive this one's interest.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What is sampled of a load, by what is true.
+fn whole(load: &Load) {
+    let Some(told) = run(load, true).and_then(|run| run.told) else {
+        println!("{:<21} could not be recorded", load.name);
+        return;
+    };
     let [signalled, per_post, inline] = load.truth;
     let ratio =
         |of: f64, truth: f64| if truth == 0.0 { format!("{of:.3}") } else { format!("{:.3}", of / truth) };
+    let wrs = told.wrs / told.truth;
     println!(
-        "{:<21} {:>9.0} {:>20} {:>20} {:>6.2}% {:>7.2}% {:>8.4} {:>6.2}% {:>9} {:>9} {:>7}  rates within their bound: {within} of {}",
+        "{:<21} {:>6.2}% {:>7.2}% {wrs:>8.4} {:>6.2}% {:>9} {:>9} {:>7}  {}",
         load.name,
-        bare_rate,
-        rate,
-        per_cpu,
-        median(&|t| t.overhead * 100.0),
-        median(&|t| t.share * 100.0),
-        median(&|t| t.wrs / t.truth),
-        median(&|t| t.error * 100.0),
-        ratio(median(&|t| t.signalled), signalled),
-        ratio(median(&|t| t.per_post), per_post),
-        ratio(median(&|t| t.inline), inline),
-        told.len(),
+        told.overhead * 100.0,
+        told.share * 100.0,
+        told.error * 100.0,
+        ratio(told.signalled, signalled),
+        ratio(told.per_post, per_post),
+        ratio(told.inline, inline),
+        if (wrs - 1.0).abs() <= told.error.max(1e-9) { "within its bound" } else { "OUTSIDE its bound" },
     );
 }
 
@@ -166,9 +259,6 @@ fn latencies(program: &'static str, pairs: usize) {
 
 /// What one run came to.
 struct Run {
-    rate: f64,
-    messages: f64,
-    cpu_s: f64,
     latency: Option<[f64; 2]>,
     told: Option<Told>,
 }
@@ -203,9 +293,8 @@ fn run(load: &Load, recorded: bool) -> Option<Run> {
     thread::sleep(Duration::from_millis(400));
     let folder = tempfile::tempdir().ok()?;
     let trace = folder.path().join("t.trace");
-    let mut words = vec!["/bin/bash", "-c", "TIMEFORMAT='cpu %U %S'; export LD_PRELOAD=$0; time \"$@\""];
-    let shown = preload.display().to_string();
-    words.extend([shown.as_str(), load.program]);
+    let shown = format!("LD_PRELOAD={}", preload.display());
+    let mut words = vec!["env", shown.as_str(), load.program];
     words.extend(&arguments);
     words.push("127.0.0.1");
     let mut command = if recorded {
@@ -219,9 +308,7 @@ fn run(load: &Load, recorded: bool) -> Option<Run> {
     };
     let output = command.output().ok()?;
     drop(server);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let cpu = err.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let cpu_s = cpu.split(' ').filter_map(|n| n.parse::<f64>().ok()).sum();
+    let out = String::from_utf8_lossy(&output.stdout);
     let figures: Vec<f64> = out
         .lines()
         .rev()
@@ -229,15 +316,12 @@ fn run(load: &Load, recorded: bool) -> Option<Run> {
         .split_whitespace()
         .filter_map(|n| n.parse().ok())
         .collect();
-    let messages = *figures.get(1)?;
     if is_latency {
         // #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%
-        let latency = Some([*figures.get(4)?, *figures.get(7)?]);
-        return Some(Run { rate: 0.0, messages, cpu_s, latency, told: None });
+        return Some(Run { latency: Some([*figures.get(4)?, *figures.get(7)?]), told: None });
     }
-    let rate = figures.last()? * 1e6;
-    let told = if recorded { told(&trace, messages) } else { None };
-    Some(Run { rate, messages, cpu_s, latency: None, told })
+    let told = if recorded { told(&trace, *figures.get(1)?) } else { None };
+    Some(Run { latency: None, told })
 }
 
 fn told(trace: &Path, truth: f64) -> Option<Told> {
@@ -300,10 +384,4 @@ fn kernel() -> String {
 fn middle(all: &mut [f64]) -> f64 {
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn spread(all: &mut [f64]) -> String {
-    let middle = middle(all);
-    let (first, last) = (all.first().copied().unwrap_or(f64::NAN), all.last().copied().unwrap_or(f64::NAN));
-    format!("{middle:.3} {first:.2}–{last:.2}")
 }
