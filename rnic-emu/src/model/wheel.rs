@@ -1,15 +1,15 @@
 //! The queue of events to come: a timing wheel.
 //!
-//! Almost every event lies within a few microseconds, so an event is put into one of 4,096 slots of 4 ns by its time (a
+//! Almost every event lies within a few microseconds, so an event is put into one of 4,096 slots of 8 ns by its time (a
 //! linked list through one arena: no allocation in steady state) and a slot is sorted only when its turn comes. Events
-//! beyond the wheel's 17 µs wait in a heap. Equal times keep the order in which they were pushed.
+//! beyond the wheel's 34 µs wait in a heap. Equal times keep the order in which they were pushed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::time::Ps;
 
-const SHIFT: u32 = 12;
+const SHIFT: u32 = 13;
 const SLOTS: usize = 4096;
 const MASK: u64 = SLOTS as u64 - 1;
 const NONE: u32 = u32::MAX;
