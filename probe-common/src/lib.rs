@@ -8,8 +8,10 @@ pub mod call;
 pub mod counters;
 pub mod histogram;
 pub mod hook;
-pub mod site;
 // Memory shared between processes; Rust has no atomics for the BPF target, and its programs have no part in it.
+#[cfg(not(target_arch = "bpf"))]
+pub mod messages;
+pub mod site;
 #[cfg(not(target_arch = "bpf"))]
 pub mod tap;
 pub mod wire;

@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod library;
 pub mod merge;
 pub mod model;
+pub mod pairing;
 pub mod plan;
 pub mod providers;
 pub mod replay;

@@ -30,6 +30,8 @@ pub fn replay<E>(records: impl Iterator<Item = Result<Record, E>>, window: Windo
             }
             Record::Sample(sample) => Some(sample.t_ns),
             Record::Event(event) => Some(event.t_ns.saturating_add(event.duration_ns)),
+            Record::Post(post) => Some(post.t_ns.saturating_add(post.duration_ns)),
+            Record::Poll(poll) => Some(poll.t_ns.saturating_add(poll.duration_ns)),
             Record::Footer(footer) if to.is_some() => {
                 // Its losses are those of the whole recording.
                 model.push(&Record::Footer(Footer { lost: Lost::default(), ..footer.clone() }));

@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,29 +13,19 @@ use std::thread;
 use std::time::Duration;
 
 use probe_user::merge::{Merger, Summary};
-use probe_user::sample::{OffsetFrom, Record};
+use probe_user::sample::{OffsetFrom, Opcode, Record};
 use probe_user::trace::{Options, Reader, Writer};
-use support::{RECORDER, is_root};
+use support::{RECORDER, built, is_root};
 
-/// What starts a program on the emulated device, built beside these tests.
-fn emulator() -> Option<PathBuf> {
-    let tests = std::env::current_exe().ok()?;
-    let folder = tests.parent()?.parent()?;
-    let (program, library) = (folder.join("rnic-emu"), folder.join("librnic_emu.so"));
-    if program.exists() && library.exists() {
-        return Some(program);
-    }
-    eprintln!("skipped: the emulated device is not built (cargo build -p rnic-emu -p rnic-emu-preload)");
-    None
-}
-
-fn record(emulator: &Path, output: &Path, command: &[&str]) -> Child {
+/// Records a command on the emulated device.
+fn record(options: &[&str], output: &Path, command: &[&str]) -> Child {
+    let device = built("rnic-emu-preload", "librnic_emu.so");
     Command::new("timeout")
         .args(["-k", "5", "100", RECORDER, "record", "--quiet", "--no-kernel", "--output"])
         .arg(output)
-        .arg("--")
-        .arg(emulator)
-        .arg("--")
+        .args(options)
+        .args(["--", "env"])
+        .arg(format!("LD_PRELOAD={}", device.display()))
         .args(command)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -47,17 +38,32 @@ fn finished(child: Child) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Records client and server of `ib_write_bw` over several queue pairs, each by itself.
-fn both_ends(folder: &Path, emulator: &Path, queue_pairs: &str) -> [PathBuf; 2] {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+/// Records client and server of a tool of perftest, each by itself.
+fn both_ends(folder: &Path, options: &[&str], tool: &[&str]) -> [PathBuf; 2] {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = port.to_string();
     let [client, server] = ["client", "server"].map(|name| folder.join(name));
-    let common = ["ib_write_bw", "-q", queue_pairs, "-n", "200", "-p", &port];
-    let serving = record(emulator, &server, &common);
-    // The server listens when its recorder has attached; the client tries only once.
-    thread::sleep(Duration::from_secs(8));
-    finished(record(emulator, &client, &[&common[..], &["127.0.0.1"]].concat()));
+    let common = [tool, &["-p", &text]].concat();
+    let mut serving = record(options, &server, &common);
+    // The client tries only once.
+    while !is_listening(port) {
+        assert!(serving.try_wait().unwrap().is_none(), "the server ended before its client came");
+        thread::sleep(Duration::from_millis(50));
+    }
+    finished(record(options, &client, &[&common[..], &["127.0.0.1"]].concat()));
     finished(serving);
     [client, server]
+}
+
+fn is_listening(port: u16) -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let table = fs::read_to_string(table).unwrap_or_default();
+        let local = format!(":{port:04X}");
+        table.lines().any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            fields.next().is_some_and(|address| address.ends_with(&local)) && fields.nth(1) == Some("0A")
+        })
+    })
 }
 
 /// The same recording as another host would have made it, whose clock shows `shift_ns` more.
@@ -75,6 +81,14 @@ fn as_of_another_host(path: &Path, shift_ns: u64, wall_error_ns: u64) -> PathBuf
             Record::Event(mut event) => {
                 event.t_ns += shift_ns;
                 writer.push(&Record::Event(event)).unwrap();
+            }
+            Record::Post(mut post) => {
+                post.t_ns += shift_ns;
+                writer.push(&Record::Post(post)).unwrap();
+            }
+            Record::Poll(mut poll) => {
+                poll.t_ns += shift_ns;
+                writer.push(&Record::Poll(poll)).unwrap();
             }
             Record::Process(mut process) => {
                 process.t_ns += shift_ns;
@@ -99,9 +113,8 @@ fn every_connection_of_two_recordings_is_joined_and_a_moved_clock_is_found_withi
     if !is_root() {
         return;
     }
-    let Some(emulator) = emulator() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let [client, server] = both_ends(folder.path(), &emulator, "4");
+    let [client, server] = both_ends(folder.path(), &[], &["ib_write_bw", "-q", "4", "-n", "200"]);
     let same = merge(folder.path(), &[client.clone(), server.clone()]);
     assert_eq!(
         (same.connections, same.between_hosts, same.without_peer, same.ambiguous),
@@ -121,4 +134,36 @@ fn every_connection_of_two_recordings_is_joined_and_a_moved_clock_is_found_withi
     assert_eq!(host.offset_from, OffsetFrom::Connections);
     assert!(wrong_by <= bound, "{host:?}");
     assert!(bound < 1_000_000_000, "an exchange takes less: {host:?}");
+}
+
+#[test]
+fn every_message_between_two_recordings_is_joined_and_narrows_the_clocks_offset() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let library = built("verbs-tap", "libverbs_tap.so");
+    let options = ["--tap", "--messages", "--tap-library", library.to_str().unwrap()];
+    let [client, server] = both_ends(folder.path(), &options, &["ib_send_lat", "-n", "500", "-s", "32"]);
+
+    const SHIFT: u64 = 987_654_321_098;
+    let moved = as_of_another_host(&server, SHIFT, 5_000_000_000);
+    let found = merge(folder.path(), &[client, moved]);
+    assert_eq!((found.messages, found.messages_unpaired), (1000, 0), "{found:#?}");
+    let host = &found.hosts[1];
+    let bound = host.bound_ns.expect("both directions are bounded");
+    let wrong_by = host.offset_ns.abs_diff(-(SHIFT as i64));
+    println!("offset found to {wrong_by} ns, bound {bound} ns");
+    assert!(wrong_by <= bound && bound < 50_000_000, "half of the shortest exchange: {host:?}");
+
+    let mut last = [None; 2];
+    for record in Reader::open(&folder.path().join("merged")).unwrap() {
+        let Record::Message(message) = record.unwrap() else { continue };
+        assert_eq!((message.bytes, message.opcode), (32, Some(Opcode::Send)));
+        // Each direction in its order, and no message before it was sent.
+        let direction = usize::from(message.from.id.pid > message.to.id.pid);
+        assert_eq!(last[direction].replace(message.number), message.number.checked_sub(1));
+        assert!(message.to.t_ns + message.to.duration_ns >= message.from.t_ns, "{message:?}");
+    }
+    assert_eq!(last, [Some(499); 2]);
 }

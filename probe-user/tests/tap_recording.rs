@@ -4,29 +4,17 @@
 mod support;
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use probe_user::model::Model;
+use probe_user::pairing::{Paired, Pairing, Unpaired};
 use probe_user::replay::{Window, replay};
 use probe_user::report::{Filter, Process, Report, build};
+use probe_user::sample::{Opcode, PostedTo};
 use probe_user::trace::Reader;
 use serde_json::Value;
-use support::{RECORDER, is_root};
-
-/// A preloadable library, two folders up from the test program: `cargo test` does not build one that nothing links.
-fn built(package: &str, file: &str) -> PathBuf {
-    let folder = Path::new(RECORDER).parent().expect("target/PROFILE");
-    if let Some(cargo) = std::env::var_os("CARGO") {
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--package", package, "--target-dir"]).arg(folder.with_file_name(""));
-        if folder.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo").success(), "cannot build {package}");
-    }
-    folder.join(file)
-}
+use support::{RECORDER, built, is_root};
 
 struct Setting {
     folder: tempfile::TempDir,
@@ -191,4 +179,64 @@ fn a_recording_ends_with_the_findings_of_its_doctor() {
     }
     assert!(written.iter().any(|finding| finding["id"] == "everything-signalled"), "{written:#?}");
     assert_eq!(Value::from(written), told["findings"]);
+}
+
+/// What became of every work request.
+fn paired(setting: &Setting) -> (Vec<Paired>, Unpaired) {
+    let (mut pairing, mut all) = (Pairing::default(), Vec::new());
+    let records = Reader::open(&setting.trace()).expect("a trace");
+    for record in records {
+        pairing.take(&record.expect("a record"), |one| all.push(one));
+    }
+    let unpaired = pairing.unpaired();
+    pairing.finish(|one| all.push(one));
+    (all, unpaired)
+}
+
+/// Each work request is told, with what perftest's arguments say of it, and finds its completion; the classic API, and
+/// the extended one that a model perftest knows makes it use.
+#[test]
+fn every_single_work_request_is_told_and_finds_its_completion() {
+    for (part_id, inline, port) in [("", false, 19_330), ("RNIC_EMU_PART_ID=4119 ", true, 19_332)] {
+        let setting = Setting::new();
+        let script = both("ib_send_bw", "-n 2000 -s 64 -Q 5 -q 2 -I 64", port);
+        let output = setting.record(&["--messages"], &format!("export X=1 {part_id}\n{script}"));
+        assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+        let (all, unpaired) = paired(&setting);
+        assert_eq!(unpaired, Unpaired::default());
+        let sends: Vec<_> = all.iter().filter(|one| one.queue == PostedTo::Send).collect();
+        let alike = sends.iter().filter(|one| {
+            one.wr.opcode == Some(Opcode::Send) && one.wr.bytes == 64 && one.wr.inline == inline
+        });
+        assert_eq!((sends.len(), alike.count()), (4000, 4000), "{part_id}");
+        assert_eq!(sends.iter().filter(|one| one.wr.signalled).count(), 800, "{part_id}");
+        let reaped: Vec<_> = sends.iter().filter_map(|one| one.reaped).collect();
+        assert_eq!((reaped.len(), reaped.iter().filter(|r| r.own).count()), (4000, 800), "{part_id}");
+        assert!(reaped.iter().all(|r| r.status == 0), "{part_id}");
+        assert!(sends.iter().all(|one| one.reaped.is_some_and(|r| r.poll_ns >= one.posted_ns)));
+        let received = all.iter().filter(|one| one.queue == PostedTo::Receive && one.reaped.is_some());
+        let received: Vec<_> = received.filter_map(|one| one.reaped?.bytes).collect();
+        assert_eq!((received.len(), received.iter().all(|bytes| *bytes == 64)), (4000, true), "{part_id}");
+        let report = setting.report();
+        let client = busiest(&report).messages.as_ref().expect("its requests");
+        assert_eq!((client.sends, client.failed, client.missing), (4000, 0, 0));
+    }
+}
+
+/// A log far too small for what is written to it: what is missing is counted, the program and its counts are not
+/// touched, and nothing is paired that does not belong together.
+#[test]
+fn what_a_log_cannot_hold_is_counted_as_missing() {
+    let setting = Setting::new();
+    let script = both("ib_write_bw", "-n 50000 -s 8 -l 50", 19_340);
+    let output = setting.record(&["--messages"], &format!("export VERBS_TAP_MESSAGES=64\n{script}"));
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = setting.report();
+    let client = busiest(&report);
+    assert_eq!((client.data_path.posts.wrs, client.data_path.polls.cqes), (Some(50_000), Some(1000)));
+    let messages = client.messages.as_ref().expect("some of its requests");
+    assert!(messages.missing > 0 && messages.sends < 50_000, "{messages:?}");
+    // Entries are the requests, the completions, and one for each call that has any.
+    let entries = 50_000 + 1000 + 1000 + 1000;
+    assert!(messages.sends + messages.missing <= entries, "{messages:?}");
 }

@@ -35,7 +35,8 @@ fn main() {
     for (name, spec) in loads().into_iter().filter(|l| wanted(l.0)) {
         let before = resident();
         let start = cpu_seconds();
-        let outcome = drive(&profile, &LoadSpec { warmup: WARMUP, measure: REQUESTS - WARMUP, ..spec }).expect("is a valid load");
+        let outcome = drive(&profile, &LoadSpec { warmup: WARMUP, measure: REQUESTS - WARMUP, ..spec })
+            .expect("is a valid load");
         let seconds = cpu_seconds() - start;
         black_box(&outcome);
         rows.push(row(name, REQUESTS as f64 / seconds, resident().saturating_sub(before)));

@@ -112,7 +112,7 @@ pub struct Cq {
     pub async_events_completed: u32,
 }
 
-/// `struct ibv_cq_ex`, up to the functions the tap replaces.
+/// `struct ibv_cq_ex`, up to the functions the tap replaces; behind them those that read a field of the completion entry.
 #[repr(C)]
 pub struct CqEx {
     pub cq: Cq,
@@ -121,6 +121,26 @@ pub struct CqEx {
     pub wr_id: u64,
     /// `start_poll`, `next_poll`, `end_poll`.
     pub calls: [AtomicUsize; 3],
+}
+
+/// Places of functions that read a field of the completion entry, counted from the end of [`CqEx`].
+pub mod wc {
+    pub const OPCODE: usize = 0;
+    pub const BYTE_LEN: usize = 2;
+    pub const QP_NUM: usize = 4;
+}
+
+/// A field of the completion entry that an extended CQ stands at; `None` where the CQ was made without it.
+///
+/// # Safety
+/// `ex` is a live `ibv_cq_ex` that stands at a completion entry, and `at` one of [`wc`].
+pub unsafe fn read_field(ex: *mut CqEx, at: usize) -> Option<u32> {
+    // SAFETY: every version of the struct has these functions, and each takes the CQ and returns 32 bits.
+    unsafe {
+        let function = *ex.add(1).cast::<usize>().add(at);
+        (function != 0)
+            .then(|| std::mem::transmute::<usize, unsafe extern "C" fn(*mut CqEx) -> u32>(function)(ex))
+    }
 }
 
 /// `struct ibv_srq`, its start.
@@ -173,7 +193,11 @@ pub struct Wc {
     pub wr_id: u64,
     pub status: u32,
     pub opcode: u32,
-    pub rest: [u32; 8],
+    pub vendor_err: u32,
+    pub byte_len: u32,
+    pub imm_data: u32,
+    pub qp_num: u32,
+    pub rest: [u32; 4],
 }
 
 /// `struct ibv_qp_init_attr`.

@@ -25,7 +25,9 @@ fn offsets_are_those_of_the_c_headers_on_x86_64() {
         (128, 132, 144)
     );
     assert_eq!((offset_of!(SendWr, opcode), offset_of!(SendWr, send_flags)), (28, 32));
-    assert_eq!((offset_of!(Wc, status), size_of::<Wc>()), (8, 48));
+    assert_eq!((offset_of!(Wc, status), offset_of!(Wc, byte_len), offset_of!(Wc, qp_num)), (8, 20, 28));
+    assert_eq!(size_of::<Wc>(), 48);
+    assert_eq!(size_of::<CqEx>() + wc::QP_NUM * 8, 200);
     assert_eq!(offset_of!(QpInitAttr, sq_sig_all), 56);
     assert_eq!((offset_of!(QpInitAttrEx, comp_mask), offset_of!(QpInitAttrEx, send_ops_flags)), (60, 128));
 }

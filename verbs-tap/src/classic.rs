@@ -5,12 +5,14 @@
 
 use std::ffi::c_int;
 
+use probe_common::messages::kind as message;
 use probe_common::site::{Queue, Stream};
 use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{Cq, Object, Qp, RecvWr, SendWr, Wc};
 use crate::contexts::{self, Call};
 use crate::digest::{Digest, OPCODES, place_of};
+use crate::messages;
 use crate::sites;
 use crate::thread::{self, Entry};
 
@@ -58,13 +60,18 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
                 wr as usize,
             );
         }
+        let log = messages::log().map(|log| (log, log.sends(object, wr, digest.wrs, entry.signal_all)));
         let mut bad_here = unwritten();
         let result = call(object, wr, &mut bad_here);
         pass_on(bad_here, bad);
-        if result == 0 {
+        let posted = if result == 0 {
             count_posted(&entry, &digest, true);
+            digest.wrs
         } else {
-            post_send_failed(&entry, object, wr, bad_here, &digest, result, told);
+            post_send_failed(&entry, object, wr, bad_here, &digest, result, told)
+        };
+        if let Some((log, begun)) = log {
+            log.posted(begun, message::SEND, object.cast(), posted, result);
         }
         result
     }
@@ -73,7 +80,7 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
 /// # Safety
 /// As for the call that failed; `bad` is what the provider wrote, or unwritten.
 ///
-/// `told` is how the digest of the whole was told, if it was.
+/// `told` is how the digest of the whole was told, if it was. Returns how many work requests were posted.
 #[cold]
 unsafe fn post_send_failed(
     entry: &Entry,
@@ -83,7 +90,7 @@ unsafe fn post_send_failed(
     digest: &Digest,
     result: c_int,
     told: Option<u32>,
-) {
+) -> u64 {
     // A provider that names no work request has refused the call before looking at any.
     let from = if bad == unwritten() { wr } else { bad };
     let mut others = [0_u64; OPCODES];
@@ -106,6 +113,7 @@ unsafe fn post_send_failed(
         let errno = u64::from(result.unsigned_abs());
         sites::verbs_tap_post_failed(object as usize, rest.wrs, rest.bytes, flags.0, rest.sges, errno);
     }
+    posted.wrs
 }
 
 /// Counts one post call and what it posted. Runs of unsignalled work requests are followed only while nothing fails.
@@ -192,6 +200,9 @@ unsafe fn receive(
                 wr as usize,
             );
         }
+        let kind =
+            if matches!(queue, Queue::SharedReceive) { message::SHARED_RECEIVE } else { message::RECEIVE };
+        let log = messages::log().map(|log| (log, log.receives(kind, object, wr, digest.wrs)));
         let mut bad_here = unwritten();
         let result = call(object, wr, &mut bad_here);
         pass_on(bad_here, bad);
@@ -219,6 +230,9 @@ unsafe fn receive(
         entry.add(qp::RECV_SGES, digest.sges);
         if digest.cut {
             entry.add(qp::CUT, 1);
+        }
+        if let Some((log, begun)) = log {
+            log.posted(begun, kind, object, digest.wrs, result);
         }
         result
     }
@@ -249,6 +263,7 @@ pub unsafe extern "C-unwind" fn poll_cq(object: *mut Cq, entries: c_int, wc: *mu
         let Some(call) = provider::<PollCq>(entry.as_ref(), object.cast(), Call::PollCq) else {
             return -libc::ENOSYS;
         };
+        let log = messages::log().map(|log| (log, messages::begin()));
         let n = call(object, entries, wc);
         let Some(entry) = entry else { return n };
         entry.add(cq::POLLS, 1);
@@ -262,6 +277,11 @@ pub unsafe extern "C-unwind" fn poll_cq(object: *mut Cq, entries: c_int, wc: *mu
                 }
             }
             Err(_) => entry.add(cq::FAILED, 1),
+        }
+        if let Some((log, begun)) = log
+            && n > 0
+        {
+            log.completions(begun, object, wc, u64::from(n.unsigned_abs()));
         }
         if let Some(exponent) = thread::fires(if n == 0 { Stream::Empty } else { Stream::Finds }) {
             sites::verbs_tap_polled(object as usize, i64::from(n), wc as usize, exponent);

@@ -22,6 +22,19 @@ pub fn place_of(op: u32) -> usize {
     usize::try_from(op).unwrap_or(OPCODES).min(OPCODES - 1)
 }
 
+/// Length of the payload in a list.
+///
+/// # Safety
+/// `list` is null or has `count` entries, unless `count` is more than any device takes.
+#[inline(always)]
+pub unsafe fn bytes(list: *const Sge, count: i32) -> u64 {
+    if list.is_null() || !(1..=MOST_SGES).contains(&count) {
+        return 0;
+    }
+    // SAFETY: within the list.
+    (0..count.unsigned_abs() as usize).map(|index| u64::from(unsafe { (*list.add(index)).length })).sum()
+}
+
 /// Sums over a chain. Plain numbers, so that they stay in registers: whoever walks counts the opcodes that are not the
 /// first one's himself.
 #[derive(Clone, Copy, Default)]
@@ -129,14 +142,11 @@ impl Digest {
     /// `list` is null or has `count` entries, unless `count` is more than any device takes.
     #[inline(always)]
     pub unsafe fn list(&mut self, list: *const Sge, count: i32) {
-        if list.is_null() || !(1..=MOST_SGES).contains(&count) {
-            return;
+        // SAFETY: as promised.
+        self.bytes += unsafe { bytes(list, count) };
+        if !list.is_null() && (1..=MOST_SGES).contains(&count) {
+            self.sges += u64::from(count.unsigned_abs());
         }
-        for index in 0..count.unsigned_abs() as usize {
-            // SAFETY: within the list.
-            self.bytes += u64::from(unsafe { (*list.add(index)).length });
-        }
-        self.sges += u64::from(count.unsigned_abs());
     }
 
     /// What is left when `rest` was not posted; opcodes are the caller's to correct.

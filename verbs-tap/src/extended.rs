@@ -8,12 +8,14 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
+use probe_common::messages::kind as message;
 use probe_common::site::{Queue, Stream};
 use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{self, CqEx, DataBuf, QpEx, Sge, opcode, wr};
 use crate::classic::{count_posted, count_status};
 use crate::digest::{Digest, OPCODES};
+use crate::messages::{self, Begun, Log, Send};
 use crate::objects;
 use crate::shared;
 use crate::sites;
@@ -35,8 +37,25 @@ struct Batch {
     digest: Digest,
     /// Opcodes other than that of the batch's first work request.
     others: [u32; OPCODES],
+    /// The work request that is built, where the log wants it: told when the next one begins, its lists being known.
+    building: Option<Send>,
+    inline_before: u64,
+    /// When the completion entries walked since `start_poll` were asked for.
+    polling: Option<Begun>,
     /// Completion entries walked since `start_poll`.
     polled: u64,
+}
+
+impl Batch {
+    /// Tells the work request that was built last. Until then its `bytes` are what the batch had before it.
+    #[cold]
+    fn tell(&mut self, log: Log, ex: *const QpEx) {
+        if let Some(send) = self.building.take() {
+            let bytes = self.digest.bytes - send.bytes;
+            let inline = self.inline_before != self.digest.inline;
+            log.send(messages::begin(), ex.cast(), &Send { bytes, inline, ..send });
+        }
+    }
 }
 
 impl Extended {
@@ -172,7 +191,14 @@ macro_rules! builder {
                 let Some(here) = here(ex as usize, kind::QP) else { return };
                 let signal_all = here.entry.as_ref().is_some_and(|e| e.signal_all);
                 let signalled = signal_all || (*ex).wr_flags & abi::SEND_SIGNALED != 0;
-                let Batch { digest, others, .. } = here.batch();
+                let batch = here.batch();
+                if let Some(log) = messages::log() {
+                    batch.tell(log, ex);
+                    let (wr_id, bytes) = ((*ex).wr_id, batch.digest.bytes);
+                    batch.building = Some(Send { wr_id, opcode: $opcode, signalled, inline: false, bytes });
+                    batch.inline_before = batch.digest.inline;
+                }
+                let Batch { digest, others, .. } = batch;
                 digest.send($opcode, signalled, false, |place| others[place] = others[place].wrapping_add(1));
                 pass!(here, $place, fn(*mut QpEx $(, $kind)*), (ex $(, $argument)*));
             }
@@ -249,6 +275,7 @@ unsafe extern "C-unwind" fn wr_start(ex: *mut QpEx) {
             batch.others = [0; OPCODES];
         }
         batch.digest = Digest::default();
+        batch.building = None;
     }
 }
 
@@ -265,7 +292,15 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
         if told.is_some() {
             sites::verbs_tap_posted(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, 0);
         }
+        let log = messages::log().map(|log| {
+            here.batch().tell(log, ex);
+            (log, messages::begin())
+        });
         let result = pass!(here, wr::COMPLETE, fn(*mut QpEx) -> c_int, (ex));
+        if let Some((log, begun)) = log {
+            let posted = if result == 0 { digest.wrs } else { 0 };
+            log.posted(begun, message::SEND, ex.cast(), posted, result);
+        }
         if let Some(entry) = here.entry {
             if result == 0 {
                 count_posted(&entry, &digest, true);
@@ -292,6 +327,9 @@ unsafe extern "C-unwind" fn wr_abort(ex: *mut QpEx) {
         let Some(here) = here(ex as usize, kind::QP) else { return };
         if let Some(entry) = here.entry {
             entry.add(qp::ABORTED, 1);
+        }
+        if let Some(log) = messages::log() {
+            log.posted(messages::begin(), message::SEND, ex.cast(), 0, libc::ECANCELED);
         }
         pass!(here, wr::ABORT, fn(*mut QpEx), (ex));
     }
@@ -326,6 +364,7 @@ unsafe extern "C-unwind" fn start_poll(ex: *mut CqEx, attr: *mut c_void) -> c_in
     // SAFETY: the program's own call, passed on; on success the walk is this thread's until end_poll.
     unsafe {
         let Some(here) = here(ex as usize, kind::CQ) else { return libc::ENOSYS };
+        let begun = messages::log().map(|_| messages::begin());
         let result = pass!(here, START_POLL, fn(*mut CqEx, *mut c_void) -> c_int, (ex, attr));
         if let Some(entry) = &here.entry {
             entry.add(cq::POLLS, 1);
@@ -336,7 +375,9 @@ unsafe extern "C-unwind" fn start_poll(ex: *mut CqEx, attr: *mut c_void) -> c_in
             }
         }
         if result == 0 {
-            here.batch().polled = 1;
+            let batch = here.batch();
+            batch.polled = 1;
+            batch.polling = begun;
         } else {
             let (n, stream) = match result {
                 libc::ENOENT => (0, Stream::Empty),
@@ -369,8 +410,11 @@ unsafe extern "C-unwind" fn end_poll(ex: *mut CqEx) {
     // SAFETY: the program's own call, passed on; the count is copied before the walk ends.
     unsafe {
         let Some(here) = here(ex as usize, kind::CQ) else { return };
-        let polled = here.batch().polled;
+        let Batch { polled, polling, .. } = *here.batch();
         pass!(here, END_POLL, fn(*mut CqEx), (ex));
+        if let Some((log, begun)) = messages::log().zip(polling) {
+            log.polled(begun, messages::begin(), ex.cast(), polled);
+        }
         if let Some(exponent) = thread::fires(Stream::Finds) {
             sites::verbs_tap_polled(ex as usize, i64::try_from(polled).unwrap_or(i64::MAX), 0, exponent);
         }
@@ -379,7 +423,11 @@ unsafe extern "C-unwind" fn end_poll(ex: *mut CqEx) {
 
 /// # Safety
 /// `ex` stands at a completion entry.
-unsafe fn count_entry(entry: &Entry, ex: *const CqEx) {
+unsafe fn count_entry(entry: &Entry, ex: *mut CqEx) {
+    if let Some(log) = messages::log() {
+        // SAFETY: as promised.
+        unsafe { log.completion(ex) };
+    }
     entry.add(cq::CQES, 1);
     // SAFETY: as promised.
     count_status(entry, unsafe { (*ex).status });

@@ -21,6 +21,8 @@ mod exports;
 mod extended;
 mod fork;
 mod made;
+mod memfd;
+mod messages;
 mod next;
 mod objects;
 mod quiet;

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Re
 use probe_common::site::Rates;
 use probe_common::tap::{self, Header, SHARED_SLOTS, SLOTS, Slot, state};
 
+use crate::memfd::{self, Memfd};
+use crate::messages;
 use crate::objects;
 use crate::quiet::Lock;
 
@@ -56,6 +58,8 @@ fn make() -> Option<Shared> {
         }
         objects::forget_slots_of_parent();
     }
+    // Before the counters, which a profiler takes for the sign that there is something to read.
+    messages::make_if_asked();
     let made = map_new_file();
     match made {
         Some(shared) => MAPPED.store(shared.0.as_ptr(), Release),
@@ -65,70 +69,21 @@ fn make() -> Option<Shared> {
 }
 
 fn map_new_file() -> Option<Shared> {
-    // SAFETY: plain system calls on values of ours; the mapping is checked, page aligned (more than a Header needs),
-    // zeroed by the kernel, BYTES long and never unmapped while the process counts.
-    unsafe {
-        let fd = libc::memfd_create(FILE_NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        if fd < 0 {
-            return None;
-        }
-        let fd = move_out_of_the_way(fd);
-        let length = libc::off_t::try_from(tap::BYTES).ok()?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        let mut stat: libc::stat = std::mem::zeroed();
-        let ready = libc::ftruncate(fd, length) == 0
-            && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0
-            && libc::fstat(fd, &mut stat) == 0;
-        let at = if ready {
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(ptr::null_mut(), tap::BYTES, access, libc::MAP_SHARED, fd, 0)
-        } else {
-            libc::MAP_FAILED
-        };
-        if at == libc::MAP_FAILED {
-            libc::close(fd);
-            return None;
-        }
-        FD.store(fd, Relaxed);
-        INODE.store(stat.st_ino, Relaxed);
-        let shared = Shared(NonNull::new(at.cast())?);
-        shared.initialise();
-        Some(shared)
-    }
+    let Memfd { fd, inode, at } = memfd::make(FILE_NAME, tap::BYTES)?;
+    FD.store(fd, Relaxed);
+    INODE.store(inode, Relaxed);
+    let shared = Shared(at.cast());
+    shared.initialise();
+    Some(shared)
 }
 
-/// Programs count on getting low descriptors: keep out of their way.
-fn move_out_of_the_way(fd: i32) -> i32 {
-    const OUT_OF_THE_WAY: i32 = 1000;
-    // SAFETY: duplicates and closes a descriptor of ours.
-    unsafe {
-        for lowest in [OUT_OF_THE_WAY, 200] {
-            let moved = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest);
-            if moved >= 0 {
-                libc::close(fd);
-                return moved;
-            }
-        }
-    }
-    fd
-}
-
-/// In a forked child: leave the parent's file alone. A new one is made when the child first uses verbs.
+/// In a forked child: leave the parent's file alone. A new one is made when the child first uses verbs. The caller has
+/// reset its thread, so that nothing points into the file.
 pub fn abandon_in_child() {
     let header = MAPPED.swap(ptr::null_mut(), Relaxed);
-    let fd = FD.swap(-1, Relaxed);
     GAVE_UP.store(0, Relaxed);
-    // SAFETY: the mapping is ours and nothing in the child points into it once the caller has reset its thread; the
-    // descriptor is closed only while it still is our file (the program may have closed all and reused the number).
-    unsafe {
-        if !header.is_null() {
-            libc::munmap(header.cast(), tap::BYTES);
-        }
-        let mut stat: libc::stat = std::mem::zeroed();
-        if fd >= 0 && libc::fstat(fd, &mut stat) == 0 && stat.st_ino == INODE.load(Relaxed) {
-            libc::close(fd);
-        }
-    }
+    memfd::abandon(header.cast(), tap::BYTES, FD.swap(-1, Relaxed), INODE.load(Relaxed));
+    messages::abandon_in_child();
     FORKED.store(1, Relaxed);
 }
 

@@ -117,6 +117,13 @@ pub fn fires(stream: Stream) -> Option<u32> {
     }
 }
 
+/// This thread's id; 0 before it has used a verb.
+pub fn tid() -> u32 {
+    let thread = THREAD.with(Cell::get);
+    // SAFETY: as in `here`.
+    if thread.is_null() { 0 } else { unsafe { (*thread).tid } }
+}
+
 fn by_chance(exponent: u32) -> Option<u32> {
     let thread = THREAD.with(Cell::get);
     if thread.is_null() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use probe_common::messages;
 use probe_user::collect::{self, Session, clock};
 use probe_user::library;
 use probe_user::sample::{Footer, Header, Record, Verdict};
@@ -35,6 +36,7 @@ Examples:
   sudo rdma-probe record --duration 10s                    every process of the host
   sudo rdma-probe record -o run.trace.zst -- ./train.sh    into a compressed trace of a chosen name
   rdma-probe record --tap -- ib_send_bw server             every post and poll too, exactly; needs no privilege
+  rdma-probe record --tap --messages -- ib_send_lat server single work requests, to be paired with their completions
   sudo rdma-probe record --overhead 0.5 --pid 4242         posts and polls for at most 0.5 % of the process's CPU time
   sudo rdma-probe record --data-path full --pid 4242       every post and poll, whatever that costs it
   sudo rdma-probe record -o h.trace.zst --rotate 100MiB --keep 10    the host, for as long as it runs, in at most 1 GB
@@ -70,6 +72,11 @@ pub struct Args {
     /// The tap's library, when it is not beside this program
     #[arg(long, value_name = "FILE", requires = "tap")]
     tap_library: Option<PathBuf>,
+    /// Record every single work request and completion of the command too, so that both can be paired and exported.
+    /// Some tens of ns each for the program, some 200 bytes for the trace; what comes faster than it can be written
+    /// is counted as missing
+    #[arg(long, requires = "tap", conflicts_with = "pids")]
+    messages: bool,
     #[command(flatten)]
     posts: posts::Args,
     #[command(flatten)]
@@ -124,7 +131,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut session = Session::start(options);
     posts::announce(data_path, &session);
     if args.tap {
-        session.add_source(Box::new(TapSource::start().context("cannot start a thread")?));
+        let source = TapSource::start();
+        let source = if args.messages { source.and_then(TapSource::with_messages) } else { source };
+        session.add_source(Box::new(source.context("cannot start a thread")?));
     }
     let command = start(&args, library.as_deref(), &mut session)?;
     let outcome = recording.run(&args, session, command)?;
@@ -172,6 +181,9 @@ fn start(args: &Args, tap: Option<&Path>, session: &mut Session) -> Result<Optio
     let (mut command, mut variables) = (args.command.clone(), Vec::new());
     if let Some(library) = tap {
         variables.push(("LD_PRELOAD", tap::preload(library)));
+        if args.messages {
+            variables.push((messages::VARIABLE, messages::CELLS.to_string().into()));
+        }
         preload_behind_env(&mut command, library);
     }
     let paused = Paused::spawn_with(&command, user, &variables).with_context(named)?;

@@ -232,6 +232,7 @@ impl Session {
             records.extend(probing.librarian.answers());
             records.extend(probing.stacks.found());
         }
+        self.take_messages(&mut records, false);
         if Instant::now() >= self.next_sample {
             self.sample(&mut records, false);
             self.next_sample = Instant::now() + self.options.interval;
@@ -262,6 +263,7 @@ impl Session {
         let mut records = std::mem::take(&mut self.pending);
         self.take_events(&mut records, usize::MAX);
         self.sample(&mut records, true);
+        self.take_messages(&mut records, true);
         if let Some(probing) = self.probing.take() {
             let Probing { programs, kernel, librarian, stacks, .. } = probing;
             records.extend(stacks.finish());
@@ -480,6 +482,23 @@ impl Session {
         }
     }
 
+    /// Single posts and polls, each process being told of before its first.
+    fn take_messages(&mut self, records: &mut Vec<Record>, last: bool) {
+        let mut before = None;
+        for record in self.sources.records(last) {
+            let id = match &record {
+                Record::Post(post) => Some(post.id),
+                Record::Poll(poll) => Some(poll.id),
+                _ => None,
+            };
+            if let Some(id) = id.filter(|id| before != Some(*id)) {
+                before = Some(id);
+                records.extend(self.processes.meet(id));
+            }
+            records.push(record);
+        }
+    }
+
     fn sample(&mut self, records: &mut Vec<Record>, last: bool) {
         let (gone, told) = self.processes.ended();
         let reapable = self.reapable(gone);
@@ -503,6 +522,8 @@ impl Session {
             probing.forget(&reapable, reading);
         }
         self.sources.forget(&reapable);
+        // What a process posted comes before its end.
+        self.take_messages(records, false);
         self.probed.forget(&reapable);
         records.extend(told);
         for id in reapable {

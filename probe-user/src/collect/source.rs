@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::sample::{DataPath, Device, Probe, ProcessId};
+use crate::sample::{DataPath, Device, Probe, ProcessId, Record};
 
 /// Counts the posts and polls of processes while they are recorded.
 pub trait Source: Send {
@@ -13,6 +13,12 @@ pub trait Source: Send {
     /// Counts that changed since the last call, by process. With `last` the recording ends: what could never be seen of
     /// a watched process is told now.
     fn sample(&mut self, last: bool) -> Vec<(ProcessId, DataPath)>;
+
+    /// Single posts and polls that came since the last call, in order as far as one thread is concerned. With `last` the
+    /// recording ends.
+    fn records(&mut self, _last: bool) -> Vec<Record> {
+        Vec::new()
+    }
 
     /// Processes that are no more and whose counters will not change any more.
     fn forget(&mut self, gone: &HashSet<ProcessId>);

@@ -128,6 +128,11 @@ impl Sources {
         self.all.iter_mut().flat_map(|source| source.verdicts()).map(Record::Probe).collect()
     }
 
+    /// See [`Source::records`].
+    pub fn records(&mut self, last: bool) -> Vec<Record> {
+        self.all.iter_mut().flat_map(|source| source.records(last)).collect()
+    }
+
     /// See [`Source::forget`].
     pub fn forget(&mut self, gone: &HashSet<ProcessId>) {
         self.all.iter_mut().for_each(|source| source.forget(gone));

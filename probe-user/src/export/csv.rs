@@ -1,5 +1,6 @@
 //! One CSV file per table, for pandas, DuckDB and spreadsheets. Times are ns since the beginning of the recording.
 
+mod messages;
 mod queues;
 
 use std::fs::{File, OpenOptions};
@@ -36,6 +37,7 @@ pub struct Csv {
     stacks: Table,
     connections: Table,
     findings: Table,
+    messages: messages::Messages,
 }
 
 impl Csv {
@@ -176,12 +178,12 @@ impl Csv {
                     "remedy",
                 ],
             )?,
+            messages: messages::Messages::create(table)?,
         })
     }
 
     fn since(&self, t_ns: u64) -> String {
-        // What was read just before the anchor is a little before the beginning.
-        (i128::from(t_ns) - i128::from(self.base_ns)).to_string()
+        since(t_ns, self.base_ns)
     }
 
     fn event(&mut self, e: &Event) -> io::Result<()> {
@@ -386,20 +388,22 @@ impl Exporter for Csv {
                 self.fact("command", h.command.join(" "))?;
                 self.devices("0", &h.devices)
             }
-            Record::Process(p) => self
-                .processes
-                .write_record([
-                    self.since(p.t_ns),
-                    p.id.pid.to_string(),
-                    p.id.start_ns.to_string(),
-                    p.comm.clone(),
-                    p.exe.clone(),
-                    p.uid.to_string(),
-                    p.parent_pid.to_string(),
-                    p.cgroup.clone(),
-                    p.exited.to_string(),
-                ])
-                .map_err(io::Error::from),
+            Record::Process(p) => {
+                self.messages.record(record, self.base_ns)?;
+                self.processes
+                    .write_record([
+                        self.since(p.t_ns),
+                        p.id.pid.to_string(),
+                        p.id.start_ns.to_string(),
+                        p.comm.clone(),
+                        p.exe.clone(),
+                        p.uid.to_string(),
+                        p.parent_pid.to_string(),
+                        p.cgroup.clone(),
+                        p.exited.to_string(),
+                    ])
+                    .map_err(io::Error::from)
+            }
             Record::Probe(p) => {
                 let (verdict, reason) = p.verdict.words();
                 let call = p.call.map(call_name).unwrap_or_default();
@@ -411,6 +415,9 @@ impl Exporter for Csv {
             // No table of what happened: the diagnosis reads it from the trace.
             Record::Facts(_) => Ok(()),
             Record::Event(event) => self.event(event),
+            Record::Post(_) | Record::Poll(_) | Record::Gap(_) | Record::Message(_) => {
+                self.messages.record(record, self.base_ns)
+            }
             Record::Symbol(symbol) => self.symbol(symbol),
             Record::Connection(connection) => self.connection(connection),
             Record::Sample(sample) => self.sample(sample),
@@ -447,8 +454,14 @@ impl Exporter for Csv {
         ]
         .into_iter()
         .try_for_each(Table::flush)?;
+        self.messages.finish(self.base_ns)?;
         self.queues.flush()
     }
+}
+
+/// Time since the beginning; what was read just before the anchor is a little before it.
+fn since(t_ns: u64, base_ns: u64) -> String {
+    (i128::from(t_ns) - i128::from(base_ns)).to_string()
 }
 
 /// Pointers are names, not numbers to calculate with, and many readers would round them.

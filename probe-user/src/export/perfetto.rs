@@ -4,6 +4,7 @@
 //! live objects and losses are counters. Times are microseconds since the beginning of the recording: as doubles they
 //! keep every nanosecond of 104 days.
 
+mod messages;
 mod rates;
 
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::model::{Model, ProcessModel};
+use crate::pairing::Pairing;
 use crate::report::frame;
 use crate::sample::{Call, Detail, Event, ProcessId, Record};
 
@@ -35,6 +37,7 @@ pub struct Perfetto<W> {
     next_span: u64,
     counters: HashMap<(ProcessId, &'static str), u64>,
     lost: u64,
+    pairing: Pairing,
     first: bool,
 }
 
@@ -65,6 +68,8 @@ struct Entry<'a> {
     id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bp: Option<&'a str>,
     #[serde(skip_serializing_if = "Value::is_null")]
     args: Value,
 }
@@ -83,6 +88,7 @@ impl<W: Write> Perfetto<W> {
             next_span: 1,
             counters: HashMap::new(),
             lost: 0,
+            pairing: Pairing::default(),
             first: true,
         }
     }
@@ -98,7 +104,19 @@ impl<W: Write> Perfetto<W> {
 
     fn metadata(&mut self, name: &str, pid: u32, tid: u32, args: Value) -> io::Result<()> {
         let ts = 0.0;
-        self.write(&Entry { name, ph: "M", pid, tid, ts, cat: None, dur: None, id: None, s: None, args })
+        self.write(&Entry {
+            name,
+            ph: "M",
+            pid,
+            tid,
+            ts,
+            cat: None,
+            dur: None,
+            id: None,
+            s: None,
+            bp: None,
+            args,
+        })
     }
 
     /// The number a process is shown under, announced with its name when it is new.
@@ -148,6 +166,7 @@ impl<W: Write> Perfetto<W> {
             dur: Some(event.duration_ns as f64 / 1e3),
             id: None,
             s: None,
+            bp: None,
             args: arguments(event, &self.model),
         })?;
         self.queue_pair(event, pid, end_ns)?;
@@ -172,18 +191,7 @@ impl<W: Write> Perfetto<W> {
                 let Some(to) = &attributes.to else { return Ok(()) };
                 let key = (event.id, attributes.qp);
                 let name = format!("QP {} → {to}", attributes.qpn);
-                self.write(&Entry {
-                    name: &name,
-                    ph: "i",
-                    pid,
-                    tid: event.tid,
-                    ts: self.micros(at_ns),
-                    cat: Some("qp_state"),
-                    dur: None,
-                    id: None,
-                    s: Some("t"),
-                    args: Value::Null,
-                })?;
+                self.instant(&name, pid, event.tid, at_ns, Value::Null)?;
                 let id = self.new_id();
                 let Some(span) = self.qps.get_mut(&key) else { return Ok(()) };
                 let before = span.state.replace((id, to.clone()));
@@ -203,6 +211,22 @@ impl<W: Write> Perfetto<W> {
             _ => {}
         }
         Ok(())
+    }
+
+    fn instant(&mut self, name: &str, pid: u32, tid: u32, at_ns: u64, args: Value) -> io::Result<()> {
+        self.write(&Entry {
+            name,
+            ph: "i",
+            pid,
+            tid,
+            ts: self.micros(at_ns),
+            cat: Some("state"),
+            dur: None,
+            id: None,
+            s: Some("t"),
+            bp: None,
+            args,
+        })
     }
 
     fn new_id(&mut self) -> u64 {
@@ -231,6 +255,7 @@ impl<W: Write> Perfetto<W> {
             dur: None,
             id: Some(format!("{id:#x}")),
             s: None,
+            bp: None,
             args: Value::Null,
         })
     }
@@ -269,6 +294,7 @@ impl<W: Write> Perfetto<W> {
             dur: None,
             id: None,
             s: None,
+            bp: None,
             args: json!({ "value": value }),
         })
     }
@@ -286,7 +312,10 @@ impl<W: Write> Exporter for Perfetto<W> {
             Record::Process(process) => {
                 let known = self.pids.contains_key(&process.id);
                 let pid = self.pid(process.id)?;
-                if known { self.name_process(process.id, pid) } else { Ok(()) }
+                if known {
+                    self.name_process(process.id, pid)?;
+                }
+                self.messages(record)
             }
             Record::Event(event) => self.event(event),
             Record::Sample(sample) => {
@@ -301,6 +330,7 @@ impl<W: Write> Exporter for Perfetto<W> {
                 }
                 self.rates()
             }
+            Record::Post(_) | Record::Poll(_) | Record::Gap(_) | Record::Message(_) => self.messages(record),
             Record::Probe(_)
             | Record::Facts(_)
             | Record::Finding(_)
@@ -311,6 +341,7 @@ impl<W: Write> Exporter for Perfetto<W> {
     }
 
     fn finish(&mut self) -> io::Result<()> {
+        self.still_in_flight()?;
         let mut open: Vec<_> = self.qps.keys().copied().collect();
         open.sort_unstable();
         for key in open {

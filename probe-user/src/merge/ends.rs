@@ -4,12 +4,17 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::Ipv6Addr;
 
 use super::clocks::{self, Bounds};
-use crate::sample::{Call, Connection, Detail, End, Event, Header, Host, ProcessId, Record};
+use super::messages;
+use crate::sample::{Call, Connection, Detail, End, Event, Header, Host, PostedTo, ProcessId, Record};
 
 /// Queue pairs remembered of one recording; those beyond are not joined.
 const MAX_ENDS: usize = 2_000_000;
 /// Changes to RTR remembered per thread until the librdmacm call around them has returned.
 const MAX_INSIDE: usize = 64;
+/// Messages whose moments are remembered, in all and of one queue pair in one direction: enough to relate the clocks.
+const MAX_MOMENTS: usize = 1 << 22;
+/// See [`MAX_MOMENTS`].
+const MAX_MOMENTS_OF_QP: usize = 1 << 16;
 /// Threads and librdmacm ids remembered.
 const MAX_NAMES: usize = 1 << 16;
 
@@ -25,6 +30,8 @@ pub struct Connected {
     dgid: Option<Ipv6Addr>,
     /// When its creation had returned, if that was seen.
     created_ns: Option<u64>,
+    /// No message of it is lost on its way, so that they can be counted off against each other.
+    reliable: bool,
     /// When it was told to be ready to receive, and when that had happened.
     rtr_ns: (u64, u64),
     /// The librdmacm call it happened in.
@@ -45,14 +52,28 @@ enum InCm {
 pub struct Ends {
     /// Connected queue pairs, in order of being ready.
     connected: Vec<Connected>,
-    created: HashMap<(ProcessId, u64), u64>,
+    created: HashMap<(ProcessId, u64), (u64, bool)>,
     /// Per thread, the latest entries of `connected`.
     inside: HashMap<(ProcessId, u32), VecDeque<usize>>,
     /// When the call to connect an id began, and when the request that made it arrived.
     connects: HashMap<(ProcessId, u64), u64>,
     requests: HashMap<(ProcessId, u64), u64>,
+    /// What each queue pair sent and received, as far as it is remembered.
+    traffic: HashMap<(ProcessId, u32), Traffic>,
+    /// Moments in `traffic`.
+    moments: usize,
     /// How the recording ended.
     pub reason: String,
+}
+
+/// The messages of one queue pair, in order; from the first gap on none, since they can no longer be counted.
+#[derive(Debug, Default)]
+struct Traffic {
+    /// When each post of one began.
+    sent_ns: Vec<u64>,
+    /// When each poll that brought one had returned.
+    received_ns: Vec<u64>,
+    closed: bool,
 }
 
 impl Ends {
@@ -61,15 +82,51 @@ impl Ends {
         match record {
             Record::Event(event) if event.errno == 0 => self.event(event),
             Record::Footer(footer) => self.reason.clone_from(&footer.reason),
+            Record::Post(post) if post.queue == PostedTo::Send => {
+                let sent = post.wrs.iter().filter(|wr| wr.opcode.is_some_and(messages::is_received));
+                self.moment(post.id, post.number, sent.count(), |traffic| &mut traffic.sent_ns, post.t_ns);
+            }
+            Record::Poll(poll) => {
+                let at_ns = poll.t_ns.saturating_add(poll.duration_ns);
+                for cqe in poll.cqes.iter().filter(|cqe| cqe.receive == Some(true)) {
+                    if let Some(qpn) = cqe.qpn {
+                        self.moment(poll.id, qpn, 1, |traffic| &mut traffic.received_ns, at_ns);
+                    }
+                }
+            }
+            Record::Gap(gap) => {
+                let of_process = self.traffic.iter_mut().filter(|((id, _), _)| *id == gap.id);
+                of_process.for_each(|(_, traffic)| traffic.closed = true);
+            }
             _ => {}
         }
+    }
+
+    /// Remembers when messages of a queue pair were sent or received.
+    fn moment(
+        &mut self,
+        id: ProcessId,
+        qpn: u32,
+        count: usize,
+        which: fn(&mut Traffic) -> &mut Vec<u64>,
+        t_ns: u64,
+    ) {
+        if count == 0 || self.moments.saturating_add(count) > MAX_MOMENTS {
+            return;
+        }
+        let traffic = self.traffic.entry((id, qpn)).or_default();
+        if traffic.closed || which(traffic).len().saturating_add(count) > MAX_MOMENTS_OF_QP {
+            return;
+        }
+        which(traffic).extend(std::iter::repeat_n(t_ns, count));
+        self.moments += count;
     }
 
     fn event(&mut self, event: &Event) {
         let returned_ns = event.t_ns.saturating_add(event.duration_ns);
         match (event.call, &event.detail) {
-            (Call::CreateQp, Detail::Qp { qp, .. }) if self.created.len() < MAX_ENDS => {
-                self.created.insert((event.id, *qp), returned_ns);
+            (Call::CreateQp, Detail::Qp { qp, qp_type, .. }) if self.created.len() < MAX_ENDS => {
+                self.created.insert((event.id, *qp), (returned_ns, qp_type == "RC"));
             }
             (
                 Call::DestroyQp,
@@ -94,7 +151,8 @@ impl Ends {
                     end: End { id: event.id, qp: a.qp, qpn: a.qpn },
                     peer_qpn,
                     dgid: a.dgid.as_deref().and_then(|gid| gid.parse().ok()),
-                    created_ns: self.created.get(&(event.id, a.qp)).copied(),
+                    created_ns: self.created.get(&(event.id, a.qp)).map(|(at_ns, _)| *at_ns),
+                    reliable: self.created.get(&(event.id, a.qp)).is_some_and(|(_, reliable)| *reliable),
                     rtr_ns: (event.t_ns, returned_ns),
                     cm: None,
                 });
@@ -158,6 +216,12 @@ impl Joined {
         })
     }
 
+    /// Connections on which no message is lost, as [`Joined::connections`] tells them, with the recordings of both ends.
+    pub fn reliable<'a>(&'a self) -> impl Iterator<Item = [(usize, End); 2]> + 'a {
+        let reliable = self.pairs.iter().filter(|pair| pair.iter().all(|(_, end)| end.reliable));
+        reliable.map(|[a, b]| [(a.0, a.1.end), (b.0, b.1.end)])
+    }
+
     /// Which recordings the two ends are in, in the order of [`Joined::connections`].
     pub fn files<'a>(&'a self, hosts: &'a [Host]) -> impl Iterator<Item = (usize, usize)> + 'a {
         self.pairs.iter().map(|pair| {
@@ -211,7 +275,7 @@ pub fn join(headers: &[Header], recordings: &[Ends]) -> Joined {
         } else {
             (here.clone(), by_numbers.get(&(*peer, *own)).cloned().unwrap_or_default())
         };
-        pair_up(here, there, &gids, headers, &mut joined);
+        pair_up(here, there, &gids, headers, recordings, &mut joined);
     }
     joined
 }
@@ -223,6 +287,7 @@ fn pair_up(
     mut there: Side<'_>,
     gids: &[HashSet<Ipv6Addr>],
     headers: &[Header],
+    recordings: &[Ends],
     joined: &mut Joined,
 ) {
     let all = (here.len() + there.len()) as u64;
@@ -257,8 +322,10 @@ fn pair_up(
             joined.ambiguous += 2;
             continue;
         }
-        bound(a, b, &mut joined.bounds);
-        bound(b, a, &mut joined.bounds);
+        for (from, to) in [(a, b), (b, a)] {
+            bound(from, to, &mut joined.bounds);
+            bound_by_messages(recordings, from, to, &mut joined.bounds);
+        }
         joined.pairs.push([(a.0, a.1.clone()), (b.0, b.1.clone())]);
     }
 }
@@ -279,6 +346,22 @@ fn bound(from: (usize, &Connected), to: (usize, &Connected), bounds: &mut [Vec<B
             Some(InCm::Accepting { request_ns: Some(request_ns) }),
         ) => clocks::precede(bounds, (from.0, connect_ns), (to.0, request_ns)),
         _ => {}
+    }
+}
+
+/// A message is received after it was sent.
+fn bound_by_messages(
+    recordings: &[Ends],
+    from: (usize, &Connected),
+    to: (usize, &Connected),
+    bounds: &mut [Vec<Bounds>],
+) {
+    let traffic = |(file, end): (usize, &Connected)| recordings[file].traffic.get(&(end.end.id, end.end.qpn));
+    let (Some(sender), Some(receiver)) = (traffic(from), traffic(to)) else { return };
+    if from.1.reliable && to.1.reliable {
+        for (sent_ns, received_ns) in sender.sent_ns.iter().zip(&receiver.received_ns) {
+            clocks::precede(bounds, (from.0, *sent_ns), (to.0, *received_ns));
+        }
     }
 }
 

@@ -4,10 +4,11 @@
 //! ([`ends`]), from which the offsets between the clocks follow ([`clocks`]), and once to be written
 //! ([`Merger::write`]). Memory grows with queue pairs, not with records.
 //!
-//! Messages are not paired one by one: traces carry no single work requests.
+//! Where the recordings have single work requests (`record --messages`), messages are paired one by one ([`messages`]).
 
 mod clocks;
 mod ends;
+mod messages;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::report::Latency;
 use crate::sample::{Connection, Header, Host};
 use crate::trace::{ReadError, Reader, WriteError};
 
@@ -53,6 +55,12 @@ pub struct Summary {
     pub without_peer: u64,
     /// Connected queue pairs for which several others would do, because QP numbers were used again; not joined.
     pub ambiguous: u64,
+    /// Messages whose post at one end and receive at the other were both found, on reliable connections (RC).
+    pub messages: u64,
+    /// Those of which only one was: still on their way at the end, or missing in a recording.
+    pub messages_unpaired: u64,
+    /// From the beginning of a post to the return of the poll that brought its receive, uncertain by the clocks' bounds.
+    pub message_latency_ns: Latency,
     /// Events written.
     pub events: u64,
     /// Samples written.

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::ends::shifted;
+use super::messages::Messages;
 use super::{MergeError, Merger, SCHEMA, Summary};
-use crate::sample::{Device, Footer, Header, Host, Lost, OffsetFrom, Process, ProcessId, Record};
+use crate::sample::{Device, End, Footer, Header, Host, Lost, OffsetFrom, Process, ProcessId, Record};
 use crate::trace::{Options, Reader, Writer};
 
 /// Processes renamed because another host has one of the same pid and start.
@@ -37,6 +38,11 @@ impl Merger {
         let files: Vec<_> = self.joined.files(&self.hosts).collect();
         let mut connections: Vec<_> = self.joined.connections(&self.hosts).zip(files).collect();
         connections.sort_by_key(|(connection, _)| std::cmp::Reverse(connection.t_ns));
+        let mut messages = Messages::default();
+        for [a, b] in self.joined.reliable() {
+            let end = |names: &mut Names, (file, end): (usize, End)| (names.of(file, end.id), end.qpn);
+            messages.connect(end(&mut names, a), end(&mut names, b));
+        }
         let mut end_ns = header.t_ns;
         loop {
             let earliest =
@@ -53,7 +59,10 @@ impl Merger {
             end_ns = end_ns.max(now_ns);
             if let Some(record) = record.and_then(|record| translate(record, index, &mut sources, &mut names))
             {
+                let mut found = Vec::new();
+                messages.take(&record, |message| found.push(message));
                 writer.push(&record)?;
+                found.into_iter().try_for_each(|message| writer.push(&Record::Message(message)))?;
             }
         }
         let lost = total(sources.iter().map(|source| &source.lost));
@@ -66,6 +75,9 @@ impl Merger {
             between_hosts: self.joined.between_hosts(),
             without_peer: self.joined.without_peer,
             ambiguous: self.joined.ambiguous,
+            messages: messages.paired,
+            messages_unpaired: messages.unpaired(),
+            message_latency_ns: messages.latency(),
             hosts: self.hosts,
             events: written.events,
             samples: written.samples,
@@ -138,9 +150,13 @@ impl Source<'_> {
             Record::Process(p) => Some(p.t_ns),
             Record::Probe(p) => Some(p.t_ns),
             Record::Facts(f) => Some(f.t_ns),
+            Record::Post(p) => Some(p.t_ns),
+            Record::Poll(p) => Some(p.t_ns.saturating_add(p.duration_ns)),
+            Record::Gap(g) => Some(g.t_ns),
             Record::Header(_)
             | Record::Footer(_)
             | Record::Symbol(_)
+            | Record::Message(_)
             | Record::Finding(_)
             | Record::Connection(_) => None,
         });
@@ -157,7 +173,7 @@ fn translate(record: Record, index: usize, sources: &mut [Source<'_>], names: &m
     let shift = |t_ns: u64| shifted(t_ns, host.offset_ns);
     Some(match record {
         // Both hosts together may show what neither recording did: the merged trace is to be judged anew.
-        Record::Header(_) | Record::Connection(_) | Record::Finding(_) => return None,
+        Record::Header(_) | Record::Connection(_) | Record::Message(_) | Record::Finding(_) => return None,
         Record::Footer(footer) => {
             sources[index].lost = footer.lost;
             return None;
@@ -181,6 +197,21 @@ fn translate(record: Record, index: usize, sources: &mut [Source<'_>], names: &m
         Record::Symbol(mut symbol) => {
             symbol.id = names.of(index, symbol.id);
             Record::Symbol(symbol)
+        }
+        Record::Post(mut post) => {
+            post.id = names.of(index, post.id);
+            post.t_ns = shift(post.t_ns);
+            Record::Post(post)
+        }
+        Record::Poll(mut poll) => {
+            poll.id = names.of(index, poll.id);
+            poll.t_ns = shift(poll.t_ns);
+            Record::Poll(poll)
+        }
+        Record::Gap(mut gap) => {
+            gap.id = names.of(index, gap.id);
+            gap.t_ns = shift(gap.t_ns);
+            Record::Gap(gap)
         }
         Record::Event(mut event) => {
             event.id = names.of(index, event.id);

@@ -7,6 +7,7 @@ mod calls;
 mod cm;
 mod data_path;
 mod histogram;
+mod messages;
 mod page_cost;
 mod process;
 mod queues;
@@ -17,6 +18,7 @@ mod sites;
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::pairing::Pairing;
 use crate::sample::{
     Connection, Device, Footer, Header, Lost, Probe, Process, ProcessId, Record, Sample, Symbol, Verdict,
 };
@@ -25,6 +27,7 @@ pub use calls::{CallStats, Interval};
 pub use cm::{Cm, Step};
 pub use data_path::{DataPath, Queue, QueueInterval, Tally, size_class};
 pub use histogram::{bounds, bucket_of};
+pub use messages::Messages;
 pub use page_cost::{Fit, PAGE_BYTES, PageCost, pages_of};
 pub use process::{Objects, Pins, ProcessModel};
 pub use queues::{Cq, Qp, Queues, Srq, Transition};
@@ -77,6 +80,8 @@ pub struct Model {
     pub symbols: HashMap<(ProcessId, u64), Symbol>,
     /// Queue pairs that talk to each other, in a merged trace.
     pub connections: Vec<Connection>,
+    /// Single work requests and their completions.
+    pub pairing: Pairing,
     lost_before: Lost,
     room: Room,
     /// Where a recording that goes on from another begins by itself.
@@ -141,6 +146,22 @@ impl Model {
                     self.connections.push(*connection);
                 }
             }
+            Record::Post(post) => {
+                self.now_ns = self.now_ns.max(post.t_ns.saturating_add(post.duration_ns));
+                if let Some((process, _)) = self.process(post.id) {
+                    process.messages.posted(post);
+                }
+            }
+            Record::Poll(poll) => {
+                self.now_ns = self.now_ns.max(poll.t_ns.saturating_add(poll.duration_ns));
+            }
+            Record::Gap(gap) => {
+                if let Some((process, _)) = self.process(gap.id) {
+                    process.messages.lost(gap);
+                }
+            }
+            // Both its ends are there as a post and a poll.
+            Record::Message(_) => {}
             // The recorder's judgement; what the records mean is judged from the records.
             Record::Finding(_) => {}
             Record::Footer(footer) => {
@@ -149,6 +170,12 @@ impl Model {
                 self.footer = Some(footer.clone());
             }
         }
+        let processes = &mut self.processes;
+        self.pairing.take(record, |one| {
+            if let Some(process) = processes.get_mut(&one.id) {
+                process.messages.paired(&one);
+            }
+        });
     }
 
     /// Begins the window of interest at `t_ns`: objects stay alive, counts and totals begin at nothing.
@@ -286,6 +313,8 @@ fn update(known: &mut Device, new: &Device) {
 fn begin_of(record: &Record) -> Option<u64> {
     match record {
         Record::Event(event) => Some(event.t_ns.saturating_add(event.duration_ns)),
+        Record::Post(post) => Some(post.t_ns.saturating_add(post.duration_ns)),
+        Record::Poll(poll) => Some(poll.t_ns.saturating_add(poll.duration_ns)),
         Record::Sample(sample) => Some(sample.t_ns),
         Record::Footer(footer) => Some(footer.t_ns),
         _ => None,

@@ -7,6 +7,7 @@ use crate::sample::{Call, CallCount, Detail, Event, Facts, Histogram, Process, P
 use super::calls::CallStats;
 use super::cm::Cm;
 use super::data_path::DataPath;
+use super::messages::Messages;
 use super::queues::Queues;
 use super::registration::{Region, Registrations};
 use super::room::{Population, Room, clipped};
@@ -92,6 +93,8 @@ pub struct ProcessModel {
     pub queues: Queues,
     /// Posts and polls.
     pub data_path: DataPath,
+    /// Single work requests, where the recording has them.
+    pub messages: Messages,
     /// The places in the program that make calls.
     pub sites: Sites,
     /// Connection management.
@@ -281,6 +284,7 @@ impl ProcessModel {
     /// Begins the window of interest.
     pub(super) fn start_window(&mut self, room: &mut Room) {
         self.data_path.start_window(room);
+        self.messages = Messages::default();
         self.calls.values_mut().for_each(CallStats::start_window);
         self.registrations.start_window();
         self.queues.start_window();

@@ -147,6 +147,7 @@ fn build_process(model: &Model, process: &ProcessModel, visible: &Visible<'_>) -
         kernel_pin: kernel_pin(process, visible),
         queues: queues(model, process, visible),
         data_path: data_path::of_process(process),
+        messages: (!process.messages.is_empty()).then(|| messages(&process.messages)),
         modify_qp: ModifyQp {
             calls: calls(process, &[Call::ModifyQp], visible),
             reached: process.queues.reached.clone(),
@@ -179,6 +180,19 @@ fn calls(process: &ProcessModel, which: &[Call], visible: &Visible<'_>) -> Calls
         latency_ns: latency,
         failures,
         unavailable: None,
+    }
+}
+
+fn messages(m: &model::Messages) -> Messages {
+    let latency = |histogram: &Histogram| latency(histogram, histogram.highest().map(|(_, high)| high));
+    Messages {
+        sends: m.sends,
+        receives: m.receives,
+        done: m.done,
+        failed: m.failed,
+        missing: m.missing,
+        send_ns: latency(&m.send_ns),
+        receive_ns: latency(&m.receive_ns),
     }
 }
 

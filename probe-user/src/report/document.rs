@@ -151,6 +151,8 @@ pub struct Process {
     pub queues: Queues,
     /// Posts and polls.
     pub data_path: DataPath,
+    /// Single work requests; `null` where the recording has none (`record --messages`).
+    pub messages: Option<Messages>,
     /// `ibv_modify_qp`.
     pub modify_qp: ModifyQp,
     /// Waiting for completions and events.
@@ -196,6 +198,26 @@ pub struct Latency {
     pub mean: Option<u64>,
     /// Sum over all calls.
     pub total: Option<u64>,
+}
+
+/// Work requests one by one, each with its completion.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Messages {
+    /// Send work requests posted.
+    pub sends: u64,
+    /// Receives posted.
+    pub receives: u64,
+    /// Work requests seen to be done, by their own completion or by a later one of their queue.
+    pub done: u64,
+    /// Those of them that failed, flushed ones included.
+    pub failed: u64,
+    /// Entries of the log that were overwritten before they could be read. Requests outstanding at such a moment are
+    /// not paired.
+    pub missing: u64,
+    /// From the post of a send to the return of the poll that brought its own completion.
+    pub send_ns: Latency,
+    /// From the post of a receive to the return of the poll that brought its completion: how long it waited.
+    pub receive_ns: Latency,
 }
 
 /// Failed calls of one errno.

@@ -199,6 +199,7 @@ impl Text<'_> {
         self.kernel_pin(&p.kernel_pin)?;
         self.queues(&p.queues)?;
         self.data_path(&p.data_path)?;
+        p.messages.iter().try_for_each(|messages| self.messages(messages))?;
         self.modify_qp(&p.modify_qp)?;
         self.waits(&p.waits)?;
         self.connections(&p.connections)?;

@@ -11,6 +11,7 @@ mod data_path;
 mod facts;
 mod judgement;
 mod merged;
+mod messages;
 mod symbol;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ pub use data_path::{
 pub use facts::{Facts, Limits, Machine, Placement};
 pub use judgement::Judgement;
 pub use merged::{Connection, End, Host, OffsetFrom};
+pub use messages::{Cqe, Gap, Message, MessageEnd, Poll, Post, PostedTo, PostedWr};
 pub use symbol::Symbol;
 
 /// The schema named by every trace header this version writes.
@@ -46,10 +48,18 @@ pub enum Record {
     Sample(Sample),
     /// One control-path call.
     Event(Event),
+    /// One call that posted work requests, where the recording was asked for single ones.
+    Post(Post),
+    /// One poll that brought completion entries, likewise.
+    Poll(Poll),
+    /// Posts and polls that are missing.
+    Gap(Gap),
     /// What an address in a stack is.
     Symbol(Symbol),
     /// Two queue pairs that talk to each other, in a merged trace.
     Connection(Connection),
+    /// A message from one of two such queue pairs to the other, in a merged trace.
+    Message(Message),
     /// What was wrong when the recording ended, in the recorder's own judgement.
     Finding(Judgement),
     /// Last line: how the recording ended. Missing after a crash.

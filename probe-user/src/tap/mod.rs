@@ -4,6 +4,8 @@
 //! process has ended, for whoever opened it before. Layout in [`probe_common::tap`].
 
 mod file;
+mod memfd;
+mod messages;
 mod reading;
 mod source;
 mod told;
@@ -12,6 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 pub use file::{Tap, TapError};
+pub use messages::MessageLog;
 pub use reading::{Counts, Kind, Object, Reading, ThreadCounts, opcode_name};
 pub use source::TapSource;
 pub(crate) use told::{counts, opcode};

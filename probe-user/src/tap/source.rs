@@ -10,16 +10,23 @@ use std::time::{Duration, Instant};
 use crate::collect::Source;
 use crate::collect::clock::now_ns;
 use crate::devices::emulated_devices_of;
-use crate::sample::{DataPath, Device, Probe, ProcessId, Verdict};
+use crate::sample::{DataPath, Device, Probe, ProcessId, Record, Verdict};
 use crate::target;
 
 use super::told::{Told, never_seen};
-use super::{LIBRARY, Tap};
+use super::{LIBRARY, MessageLog, Tap};
 
 /// How often a process is looked into that began, or was replaced, a moment ago: it may open a device and end soon.
 const LOOK_OFTEN: Duration = Duration::from_millis(2);
 /// How often the others are.
 const LOOK: Duration = Duration::from_millis(20);
+/// How often the log of single work requests is looked at when it was empty.
+const LOOK_FOR_MESSAGES: Duration = Duration::from_millis(1);
+/// Entries taken from one process before the next has its turn.
+const MESSAGES_AT_ONCE: usize = 1 << 16;
+/// Records that wait for the recorder; while there are more, none are taken, so that memory is bounded. What the logs
+/// cannot hold then is missing, and said to be.
+const MOST_RECORDS: usize = 1 << 19;
 /// How long a process is young.
 const YOUNG: Duration = Duration::from_secs(5);
 /// How often a process that has a file is asked whether it still is the same one.
@@ -28,7 +35,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Counts of processes that run under the tap. Needs no privilege beyond that of looking into them.
 pub struct TapSource {
     shared: Arc<Shared>,
-    finder: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
     told: bool,
 }
 
@@ -36,6 +43,8 @@ pub struct TapSource {
 struct Shared {
     processes: Mutex<HashMap<ProcessId, Watched>>,
     devices: Mutex<BTreeMap<String, Device>>,
+    /// Posts and polls that the recorder has not taken yet.
+    records: Mutex<Vec<Record>>,
     stop: AtomicBool,
 }
 
@@ -45,6 +54,8 @@ struct Watched {
     looked: Instant,
     /// Its files, one for each program it has been; the last one may still be written.
     taps: Vec<Tap>,
+    /// The log of single work requests that goes with the last of them.
+    log: Option<MessageLog>,
     /// Files whose last counts were told.
     done: usize,
     told: Told,
@@ -53,7 +64,7 @@ struct Watched {
 impl Watched {
     fn new() -> Self {
         let now = Instant::now();
-        Self { since: now, looked: now, taps: Vec::new(), done: 0, told: Told::default() }
+        Self { since: now, looked: now, taps: Vec::new(), log: None, done: 0, told: Told::default() }
     }
 
     fn due(&self, now: Instant) -> bool {
@@ -72,6 +83,7 @@ impl Watched {
         let new = self.taps.last().is_none_or(|last| last.identity() != tap.identity());
         if new {
             self.taps.push(tap);
+            self.log = MessageLog::of(pid).unwrap_or_default();
         }
         new
     }
@@ -102,9 +114,24 @@ impl TapSource {
     /// When no thread can be made for it.
     pub fn start() -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
-        let finder = thread::Builder::new().name("tap".to_owned()).spawn(move || theirs.find())?;
-        Ok(Self { shared, finder: Some(finder), told: false })
+        let mut source = Self { shared, threads: Vec::new(), told: false };
+        source.thread("tap", Shared::find)?;
+        Ok(source)
+    }
+
+    /// Reads the logs of single work requests as well, of processes that keep one.
+    ///
+    /// # Errors
+    /// When no thread can be made for it.
+    pub fn with_messages(mut self) -> std::io::Result<Self> {
+        self.thread("messages", Shared::read_messages)?;
+        Ok(self)
+    }
+
+    fn thread(&mut self, name: &str, work: fn(&Shared)) -> std::io::Result<()> {
+        let theirs = Arc::clone(&self.shared);
+        self.threads.push(thread::Builder::new().name(name.to_owned()).spawn(move || work(&theirs))?);
+        Ok(())
     }
 }
 
@@ -135,6 +162,36 @@ impl Shared {
             }
             thread::sleep(if young { LOOK_OFTEN } else { LOOK });
         }
+    }
+
+    fn read_messages(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.take_messages(false) == 0 {
+                thread::sleep(LOOK_FOR_MESSAGES);
+            }
+        }
+    }
+
+    /// Takes what the logs have. Returns how many entries that were.
+    fn take_messages(&self, last: bool) -> usize {
+        if !last && self.records().len() > MOST_RECORDS {
+            return 0;
+        }
+        let mut processes = self.processes();
+        let mut taken = 0;
+        let mut records = Vec::new();
+        for (id, watched) in processes.iter_mut() {
+            if let Some(log) = &mut watched.log {
+                let most = if last { usize::MAX } else { MESSAGES_AT_ONCE };
+                taken += log.take(*id, most, last, &mut records);
+            }
+        }
+        self.records().append(&mut records);
+        taken
+    }
+
+    fn records(&self) -> MutexGuard<'_, Vec<Record>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn meet_children(&self, parents: &[ProcessId]) {
@@ -177,8 +234,20 @@ impl Source for TapSource {
         changed
     }
 
+    fn records(&mut self, last: bool) -> Vec<Record> {
+        if last {
+            self.shared.take_messages(true);
+        }
+        std::mem::take(&mut *self.shared.records())
+    }
+
     fn forget(&mut self, gone: &HashSet<ProcessId>) {
-        self.shared.processes().retain(|id, _| !gone.contains(id));
+        let mut processes = self.shared.processes();
+        for id in gone {
+            if let Some(log) = processes.remove(id).and_then(|watched| watched.log) {
+                { log }.take(*id, usize::MAX, true, &mut self.shared.records());
+            }
+        }
     }
 
     fn verdicts(&mut self) -> Vec<Probe> {
@@ -205,9 +274,9 @@ impl Source for TapSource {
 impl Drop for TapSource {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(finder) = self.finder.take() {
+        for thread in self.threads.drain(..) {
             // It ends within one look; a panic there was told when it happened.
-            let _ = finder.join();
+            let _ = thread.join();
         }
     }
 }

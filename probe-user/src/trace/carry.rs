@@ -72,7 +72,14 @@ impl Carry {
                     self.symbols.insert((symbol.id, symbol.addr), symbol.clone());
                 }
             }
-            Record::Event(_) | Record::Connection(_) | Record::Finding(_) | Record::Footer(_) => {}
+            Record::Event(_)
+            | Record::Post(_)
+            | Record::Poll(_)
+            | Record::Gap(_)
+            | Record::Connection(_)
+            | Record::Message(_)
+            | Record::Finding(_)
+            | Record::Footer(_) => {}
         }
     }
 

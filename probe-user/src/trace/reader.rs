@@ -251,8 +251,12 @@ fn parse(text: &str) -> serde_json::Result<Option<Record>> {
         "probe" => Record::Probe(serde_json::from_str(text)?),
         "sample" => Record::Sample(serde_json::from_str(text)?),
         "event" => Record::Event(serde_json::from_str(text)?),
+        "post" => Record::Post(serde_json::from_str(text)?),
+        "poll" => Record::Poll(serde_json::from_str(text)?),
+        "gap" => Record::Gap(serde_json::from_str(text)?),
         "symbol" => Record::Symbol(serde_json::from_str(text)?),
         "connection" => Record::Connection(serde_json::from_str(text)?),
+        "message" => Record::Message(serde_json::from_str(text)?),
         "finding" => {
             // The only record kept as an object: the key that says what it is belongs to the line.
             let mut finding: Judgement = serde_json::from_str(text)?;

@@ -61,7 +61,14 @@ impl Recorder {
             }
             Record::Sample(sample) => self.remember(sample),
             Record::Event(event) => self.now_ns = self.now_ns.max(event.t_ns),
-            Record::Footer(_) | Record::Symbol(_) | Record::Connection(_) | Record::Finding(_) => {}
+            Record::Post(post) => self.now_ns = self.now_ns.max(post.t_ns),
+            Record::Poll(poll) => self.now_ns = self.now_ns.max(poll.t_ns),
+            Record::Footer(_)
+            | Record::Symbol(_)
+            | Record::Gap(_)
+            | Record::Connection(_)
+            | Record::Message(_)
+            | Record::Finding(_) => {}
         }
         let writing = self.writing.as_mut()?;
         let outcome = match record {

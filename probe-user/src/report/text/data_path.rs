@@ -5,11 +5,32 @@ use std::io;
 
 use crate::sample::{Counting, Observed, ObservedBy, Strides};
 
-use super::super::document::{DataPath, Polls, Posts, Shape};
+use super::super::document::{DataPath, Messages, Polls, Posts, Shape};
 use super::super::units::{bytes, count, duration, percent};
 use super::{Text, clean, quantiles};
 
 impl Text<'_> {
+    pub(super) fn messages(&mut self, m: &Messages) -> io::Result<()> {
+        let failed = if m.failed > 0 { format!("  {} failed", count(m.failed)) } else { String::new() };
+        let what = format!(
+            "{} sends  {} receives  {} done{failed}",
+            count(m.sends),
+            count(m.receives),
+            count(m.done)
+        );
+        self.row("one by one", &what)?;
+        for (name, latency) in [("  post to reap", &m.send_ns), ("  receive waited", &m.receive_ns)] {
+            if let Some(text) = quantiles(latency) {
+                self.row(name, &text)?;
+            }
+        }
+        if m.missing > 0 {
+            let text = "log entries were overwritten before they could be read: what was outstanding then is not paired";
+            self.alarm("missed", &format!("{} {text}", count(m.missing)))?;
+        }
+        Ok(())
+    }
+
     pub(super) fn data_path(&mut self, path: &DataPath) -> io::Result<()> {
         if let Some(why) = &path.unavailable {
             return self.warn("posts and polls", &format!("unavailable: {}", clean(why)));
