@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use probe_user::doctor;
 use probe_user::model::{Model, bucket_of};
 use probe_user::sample::{
-    Call, CallCount, Connection, Counting, DataPath, Detail, Device, End, Event, Facts, FailedCqes, Footer,
-    Gid, Header, Histogram, Instruction, Judgement, Observed, ObservedBy, Opcode, Port, Probe, Process,
-    ProcessId, ProcessSample, QpAttributes, QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency,
-    Record, RegistrationSplit, SCHEMA, Sample, Strides, Symbol, Verdict,
+    Call, CallCount, Connection, Counting, Cqe, DataPath, Detail, Device, End, Event, Facts, FailedCqes,
+    Footer, Gap, Gid, Header, Histogram, Instruction, Judgement, Message, MessageEnd, Observed, ObservedBy,
+    Opcode, Poll, Port, Post, PostedTo, PostedWr, Probe, Process, ProcessId, ProcessSample, QpAttributes,
+    QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency, Record, RegistrationSplit, SCHEMA, Sample,
+    Strides, Symbol, Verdict,
 };
 
 pub const ALICE: ProcessId = ProcessId { pid: 100, start_ns: 5 };
@@ -197,6 +198,44 @@ pub fn footer(reason: &str) -> Footer {
 }
 
 /// One record of every kind, one event with every kind of detail, one probe with every verdict.
+/// Posts and polls of one process: requests done by their own completion, by a later one, with an error, and not at
+/// all; and a message to itself.
+fn single_requests() -> Vec<Record> {
+    let wr =
+        |wr_id, signalled| PostedWr { wr_id, opcode: Some(Opcode::Send), bytes: 64, signalled, inline: true };
+    let post = |t_ns, queue, number, wrs| {
+        let (duration_ns, id, tid, object) = (90, ALICE, 101, 10);
+        Record::Post(Post { t_ns, duration_ns, id, tid, queue, object, number, errno: 0, wrs })
+    };
+    let receive = PostedWr { wr_id: 5, opcode: None, bytes: 4096, ..PostedWr::default() };
+    let cqe = |wr_id, status, receive: Option<bool>| Cqe {
+        wr_id,
+        qpn: Some(17),
+        status,
+        receive,
+        bytes: receive.filter(|is| *is).map(|_| 64),
+    };
+    let cqes = vec![cqe(2, 0, Some(false)), cqe(3, 12, None), cqe(5, 0, Some(true))];
+    let end = |t_ns, wr_id| MessageEnd { t_ns, duration_ns: 90, id: ALICE, tid: 101, qpn: 17, wr_id };
+    let refused =
+        Post { t_ns: 66_400, id: ALICE, tid: 101, object: 10, number: 17, errno: 12, ..Post::default() };
+    vec![
+        post(66_000, PostedTo::Receive, 17, vec![receive]),
+        post(66_100, PostedTo::SharedReceive, 6, vec![receive]),
+        post(66_200, PostedTo::Send, 17, vec![wr(1, false), wr(2, true), wr(3, false), wr(4, true)]),
+        Record::Post(refused),
+        Record::Poll(Poll { t_ns: 67_000, duration_ns: 90, id: ALICE, tid: 102, cq: 5, cqes }),
+        Record::Message(Message {
+            number: 0,
+            opcode: Some(Opcode::Send),
+            bytes: 64,
+            from: end(66_200, 1),
+            to: MessageEnd { tid: 102, ..end(67_000, 5) },
+        }),
+        Record::Gap(Gap { t_ns: 68_000, id: ALICE, entries: 7 }),
+    ]
+}
+
 pub fn every_kind_of_record() -> Vec<Record> {
     let device = Device {
         name: "rxe0".into(),
@@ -326,6 +365,7 @@ pub fn every_kind_of_record() -> Vec<Record> {
     records.push(sample(ALICE, 60_000, Call::RegMr, count, &[(bucket_of(100), 2)]));
     records.push(queues_sample(ALICE, 65_000, every_figure_of_the_data_path()));
     records.push(Record::Sample(Sample { t_ns: 70_000, devices: vec![device], ..Sample::default() }));
+    records.extend(single_requests());
     let mut judged = Model::new();
     records.iter().for_each(|record| judged.push(record));
     let findings = doctor::find(&judged);

@@ -23,6 +23,7 @@ pub fn assert_well_formed(entries: &[Value]) {
     let mut open: BTreeMap<(String, String, u64), u64> = BTreeMap::new();
     let mut ids = HashSet::new();
     let mut slices: BTreeMap<(u64, u64), Vec<(u64, u64)>> = BTreeMap::new();
+    let mut arrows: BTreeMap<(String, String), u64> = BTreeMap::new();
     for entry in entries {
         let ns = |key: &str| {
             let micros = entry[key].as_f64().unwrap();
@@ -49,12 +50,27 @@ pub fn assert_well_formed(entries: &[Value]) {
                     assert!(open.remove(&span).is_some_and(|began| began <= ns("ts")), "{entry}");
                 }
             }
+            ph @ ("s" | "f") => {
+                let key = |k: &str| entry[k].as_str().unwrap().to_owned();
+                let at = ns("ts");
+                let around = slices.get(&(pid, tid)).into_iter().flatten();
+                let inside = around.filter(|(begin, end)| (*begin..=*end).contains(&at)).count();
+                assert!(inside > 0, "an arrow's end is in no slice before it: {entry}");
+                let arrow = (key("cat"), key("id"));
+                if ph == "s" {
+                    assert!(arrows.insert(arrow, at).is_none(), "an id is used twice: {entry}");
+                } else {
+                    assert_eq!(entry["bp"], "e");
+                    assert!(arrows.remove(&arrow).is_some_and(|began| began <= at), "{entry}");
+                }
+            }
             "C" => assert!(entry["args"].as_object().unwrap().values().all(Value::is_number), "{entry}"),
             "i" => assert_eq!(entry["s"], "t"),
             "M" => assert!(["process_name", "thread_name"].contains(&entry["name"].as_str().unwrap())),
             other => panic!("{other}: {entry}"),
         }
     }
+    assert!(arrows.is_empty(), "arrows without an end: {arrows:?}");
     assert!(open.is_empty(), "spans without an end: {open:?}");
     for slices in slices.values_mut() {
         slices.sort_unstable_by_key(|(begin, end)| (*begin, std::cmp::Reverse(*end)));
@@ -74,7 +90,8 @@ fn a_perfetto_file_is_well_formed_and_has_one_slice_per_call() {
     let records = every_kind_of_record();
     let entries = perfetto(&records);
     assert_well_formed(&entries);
-    let events = records.iter().filter(|r| matches!(r, Record::Event(_))).count();
+    let events =
+        records.iter().filter(|r| matches!(r, Record::Event(_) | Record::Post(_) | Record::Poll(_))).count();
     assert_eq!(entries.iter().filter(|e| e["ph"] == "X").count(), events);
     let registration =
         entries.iter().find(|e| e["name"] == "reg_mr" && e["args"]["addr"].is_string()).unwrap();
@@ -83,6 +100,25 @@ fn a_perfetto_file_is_well_formed_and_has_one_slice_per_call() {
     assert_eq!(registration["args"]["kernel_ns"], 80);
     let failed = entries.iter().find(|e| e["args"]["errno"] == 12).unwrap();
     assert_eq!(failed["name"], "reg_mr");
+}
+
+#[test]
+fn a_perfetto_file_shows_each_request_in_flight_and_an_arrow_to_the_poll_that_reaped_it() {
+    let entries = perfetto(&every_kind_of_record());
+    let of = |ph: &str, cat: &str| entries.iter().filter(|e| e["ph"] == ph && e["cat"] == cat).count();
+    // Six requests; three have completions of their own; one message.
+    assert_eq!((of("b", "work request"), of("e", "work request")), (6, 6));
+    assert_eq!((of("s", "reaped"), of("f", "reaped"), of("s", "message"), of("f", "message")), (3, 3, 1, 1));
+    let in_flight = |wr_id: &str| {
+        let name = |e: &&Value| e["cat"] == "work request" && e["args"]["wr_id"] == wr_id;
+        let begun = entries.iter().find(name).unwrap();
+        let ended = entries.iter().find(|e| e["ph"] == "e" && e["id"] == begun["id"]).unwrap();
+        (begun["args"].clone(), begun["ts"].as_f64().unwrap(), ended["ts"].as_f64().unwrap())
+    };
+    let (implied, from, to) = in_flight("0x1");
+    assert_eq!((&implied["done"], from, to), (&"by a later completion".into(), 66.2, 67.09));
+    assert_eq!(in_flight("0x3").0["status"], 12);
+    assert_eq!(in_flight("0x4").0["done"], "not seen");
 }
 
 #[test]
