@@ -5,13 +5,13 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{RECORDER, compile, is_root};
+use support::{RECORDER, built, compile, is_root};
 
 /// Ends with the test.
 struct Running(Child);
@@ -32,9 +32,10 @@ fn installed(program: &str) -> bool {
 }
 
 /// Starts serving the metrics of a process; the answer is `host:port`.
-fn serve(pid: u32) -> (Running, String) {
+fn serve(pid: u32, options: &[&str]) -> (Running, String) {
     let mut child = Command::new(RECORDER)
         .args(["serve", "--listen", "0", "--no-kernel", "--interval", "200ms", "--pid", &pid.to_string()])
+        .args(options)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -77,7 +78,7 @@ fn metrics_of_a_running_process_grow_and_promtool_finds_nothing_wrong_with_them(
     }
     let folder = tempfile::tempdir().unwrap();
     let user = target(folder.path());
-    let (_serving, address) = serve(user.0.id());
+    let (_serving, address) = serve(user.0.id(), &[]);
     let line = format!("rdma_calls_total{{pid=\"{}\",comm=\"user\",call=\"reg_mr\"}} ", user.0.id());
     let value = || {
         let answer = get(&address, "text/plain");
@@ -113,14 +114,14 @@ fn prometheus_scrapes_what_is_served() {
     }
     let folder = tempfile::tempdir().unwrap();
     let user = target(folder.path());
-    let (_serving, address) = serve(user.0.id());
+    let (_serving, address) = serve(user.0.id(), &[]);
     let config = folder.path().join("prometheus.yml");
     let text = format!(
         "global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: rdma, static_configs: [{{targets: ['{address}']}}]}}]\n"
     );
     std::fs::write(&config, text).unwrap();
     let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port()
     };
     let at = format!("127.0.0.1:{port}");
@@ -150,4 +151,34 @@ fn prometheus_scrapes_what_is_served() {
     let slowest: f64 = wait_for("a quantile", || ask(quantile)).parse().unwrap();
     assert!(slowest > 0.0 && slowest < 1.0, "{slowest}");
     assert_eq!(ask("up").as_deref(), Some("1"));
+}
+
+#[test]
+fn posts_and_polls_of_a_running_process_are_served_where_that_is_asked_for() {
+    if !is_root() || !installed("ib_write_bw") {
+        return;
+    }
+    let device = built("rnic-emu-preload", "librnic_emu.so");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let run = |more: &[&str]| {
+        let mut command = Command::new("ib_write_bw");
+        command.args(["-D", "120", "-s", "64", "-p", &port]).args(more).env("LD_PRELOAD", &device);
+        Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let _server = run(&[]);
+    // A client tries only once, and ends at once where nobody listens yet.
+    let client = wait_for("the client", || {
+        let mut client = run(&["127.0.0.1"]);
+        thread::sleep(Duration::from_millis(300));
+        client.0.try_wait().unwrap().is_none().then_some(client)
+    });
+    let (_serving, address) = serve(client.0.id(), &["--data-path", "full"]);
+    let wrs = || {
+        let text = get(&address, "text/plain");
+        let labels = format!("rdma_wrs_total{{pid=\"{}\"", client.0.id());
+        let line = text.lines().find(|line| line.starts_with(&labels))?;
+        line.rsplit(' ').next()?.parse::<f64>().ok().filter(|n| *n > 0.0)
+    };
+    let first = wait_for("a count of work requests", wrs);
+    wait_for("a greater one", || wrs().filter(|n| *n > first));
 }

@@ -11,7 +11,7 @@ use probe_user::data_path::{Allowed, Calibration};
 pub struct Args {
     /// Watch posts and polls of stock providers by probes: `sampled` as many of them as --overhead allows, each figure
     /// with the share it is taken from and its error; `full` every one, whatever that costs (`rdma-probe count --help`
-    /// tells); `off` none. Without this option: `sampled`, but `off` with --tap, which counts exactly by itself
+    /// tells); `off` none. Without this option: `sampled`, but `off` for `serve` and with --tap, which counts exactly by itself
     #[arg(long, value_enum, value_name = "WHICH")]
     pub data_path: Option<Which>,
     /// Most of its CPU time that probes on posts and polls may cost a process, in percent

@@ -14,6 +14,7 @@ use probe_user::serve;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::posts::{self, Which};
 use super::record::{header_of_host, wait};
 use super::{UsageError, watch};
 
@@ -22,7 +23,8 @@ const MAX_ENDED: usize = 1000;
 
 /// Serve live metrics to Prometheus at http://ADDR/metrics
 ///
-/// Calls, failures, bytes and latencies per process, live objects, and what the profiler missed, as the OpenMetrics or
+/// Calls, failures, bytes and latencies per process, live objects, with --data-path posts and polls per process, and what
+/// the profiler missed, as the OpenMetrics or
 /// the Prometheus text format. The 200 processes with most calls have labels of their own, the rest is summed up under
 /// comm="[other]". Runs until it is interrupted.
 ///
@@ -31,6 +33,7 @@ const MAX_ENDED: usize = 1000;
 #[command(after_help = "Examples:
   sudo rdma-probe serve                              the whole host, at http://127.0.0.1:9797/metrics
   sudo rdma-probe serve --pid 4242 --listen 9000     one process and its children, on another port
+  sudo rdma-probe serve --data-path sampled          posts and polls too, at 1 % of a process's time at most
   sudo rdma-probe serve --listen [::]:9797           for other hosts too: anyone who reaches it can read it
 
 In prometheus.yml:
@@ -43,6 +46,9 @@ pub struct Args {
     /// Watch this process and its descendants (repeatable); without it, the whole host
     #[arg(short, long = "pid", value_name = "PID")]
     pids: Vec<u32>,
+
+    #[command(flatten)]
+    posts: posts::Args,
 
     /// Time between two readings of the counters
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = super::time::parse_duration)]
@@ -89,7 +95,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let options = collect::Options {
         whole_host: args.pids.is_empty(),
         kernel: !args.no_kernel,
-        data_path: collect::Posts::Off,
+        data_path: args.posts.posts(Which::Off),
         fire_taps: false,
         interval: args.interval,
     };
