@@ -197,7 +197,13 @@ impl Shared {
     fn meet_children(&self, parents: &[ProcessId]) {
         for child in parents.iter().flat_map(|parent| target::direct_children_of(parent.pid)) {
             let Some(start_ns) = target::start_ns_of(child) else { continue };
-            self.processes().entry(ProcessId { pid: child, start_ns }).or_insert_with(Watched::new);
+            let id = ProcessId { pid: child, start_ns };
+            let mut processes = self.processes();
+            // A parent that has not waited yet still lists those that ended: met again after they were told of to the end
+            // and forgotten, they would seem never to have used a device.
+            if !processes.contains_key(&id) && !target::has_ended(id) {
+                processes.insert(id, Watched::new());
+            }
         }
     }
 
@@ -278,5 +284,32 @@ impl Drop for TapSource {
             // It ends within one look; a panic there was told when it happened.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_living_child_is_met_and_one_that_has_ended_is_not() {
+        let mut children = [["sleep", "600"], ["sleep", "0"]]
+            .map(|[program, argument]| Command::new(program).arg(argument).spawn().expect("a child"));
+        let [living, ended] = [&children[0], &children[1]].map(|child| {
+            let start_ns = target::start_ns_of(child.id()).expect("not waited for yet");
+            ProcessId { pid: child.id(), start_ns }
+        });
+        while !target::has_ended(ended) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let shared = Shared::default();
+        shared.meet_children(&[ProcessId { pid: std::process::id(), start_ns: 0 }]);
+        let met = [living, ended].map(|id| shared.processes().contains_key(&id));
+        for child in &mut children {
+            child.kill().and_then(|()| child.wait()).expect("it can be ended");
+        }
+        assert_eq!(met, [true, false]);
     }
 }
