@@ -66,12 +66,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
             "--data-path off: there would be nothing to count; take sampled or full".to_owned()
         ));
     }
+    let began = Instant::now();
     let mut session =
         Session::start(Options { kernel: false, data_path, fire_taps: true, ..Options::default() });
     posts::announce(data_path, &session);
     watch::with_descendants(&mut session, &args.pids)?;
     session.settle();
-    eprintln!("rdma-probe: counting");
+    eprintln!("rdma-probe: in place after {:.2} s; counting", began.elapsed().as_secs_f64());
     let began = Instant::now();
     let mut probes = Vec::new();
     let mut readings = BTreeMap::new();

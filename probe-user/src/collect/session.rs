@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{MapData, PerCpuArray, RingBuf};
 use probe_common::CallId;
-use probe_common::wire::{BucketKey, CallKey, CallMessage, Loss, MessageKind, Spent, Target};
+use probe_common::wire::{BucketKey, CallKey, CallMessage, Loss, MessageKind};
 
 use super::Source;
 use super::clock::now_ns;
@@ -190,7 +190,7 @@ impl Session {
         if let Some(probing) = &mut self.probing {
             probing
                 .targets
-                .with(|table| table.insert(pid, PlainTarget(Target { start_ns, spent: Spent::default() }), 0))
+                .watch(pid, start_ns)
                 .map_err(|error| io::Error::other(format!("the table of watched processes: {error}")))?;
             if let Some(data_path) = &mut probing.data_path {
                 data_path.watch(pid);

@@ -68,7 +68,7 @@ impl Sources {
         devices.extend(self.emulated(processes));
         let counted = self.counted_by_emulated();
         devices.extend(self.changes.since(counted));
-        devices
+        once_each(devices)
     }
 
     /// The emulated device with its counters. They are those of a process: where it has several devices, they belong to
@@ -143,6 +143,18 @@ impl Sources {
     }
 }
 
+/// Each device once: the last that was told of it, which has what those before had, and its counters.
+fn once_each(devices: Vec<Device>) -> Vec<Device> {
+    let mut once: Vec<Device> = Vec::with_capacity(devices.len());
+    for device in devices {
+        match once.iter_mut().find(|known| known.name == device.name) {
+            Some(known) => *known = device,
+            None => once.push(device),
+        }
+    }
+    once
+}
+
 fn put(processes: &mut Vec<ProcessSample>, id: ProcessId, path: DataPath) {
     match processes.iter_mut().find(|process| process.id == id) {
         Some(process) => process.data_path = Some(path),
@@ -189,6 +201,13 @@ mod tests {
         assert_eq!(wrs(&mut sources), [5]);
         assert_eq!(wrs(&mut sources), [6]);
         assert!(wrs(&mut sources).is_empty());
+    }
+
+    #[test]
+    fn a_device_that_is_new_and_has_counted_already_is_told_once_with_its_counters() {
+        let device = |name: &str, emulated| Device { name: name.into(), emulated, ..Device::default() };
+        let told = once_each(vec![device("emu0", false), device("mlx5_0", false), device("emu0", true)]);
+        assert_eq!(told, [device("emu0", true), device("mlx5_0", false)]);
     }
 
     #[test]

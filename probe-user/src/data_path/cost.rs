@@ -14,7 +14,7 @@ use probe_common::wire::{Spent, hits};
 use serde::Serialize;
 
 use super::Source;
-use crate::attach::{Pmu, Programs};
+use crate::attach::{Link, Pmu, Programs, drop_links};
 use crate::contexts;
 use crate::entry::{Class, Kernel};
 
@@ -156,17 +156,32 @@ impl Costs {
         let Ok(pmu) = Pmu::read("uprobe") else { return };
         // The smallest programs there are.
         let Ok(entry) = programs.load_uprobe("req_notify_enter") else { return };
+        let mut links = Vec::new();
         // The commonest first.
         for class in [Class::Emulated, Class::Optimised, Class::SingleStepped] {
-            let Some(ns) = hit_ns(pmu, class, entry.as_fd()) else { continue };
+            // A nop is rewritten only where the kernel does that; measured elsewhere it would be another class's.
+            if class == Class::Optimised && !Kernel::running().rewrites_nop5 {
+                continue;
+            }
+            let Some((ns, link)) = function(class).and_then(|f| timed(pmu, f, class, entry.as_fd(), false))
+            else {
+                continue;
+            };
+            links.push(link);
             self.lock().calibration.hit_ns.insert(class, ns);
         }
-        let Ok(leave) = programs.load_uprobe("wr_complete_leave") else { return };
-        // The return alone: its probe traps at the entry too.
-        let both = timed(pmu, Class::Emulated, leave.as_fd(), true);
-        let mut known = self.lock();
-        let entry_ns = known.calibration.hit_ns.get(&Class::Emulated).copied();
-        known.calibration.return_ns = both.zip(entry_ns).map(|(both, entry)| both.saturating_sub(entry));
+        if let (Ok(leave), Some(function)) =
+            (programs.load_uprobe("wr_complete_leave"), function_to_return_from())
+            && let Some((both, link)) = timed(pmu, function, Class::Emulated, leave.as_fd(), true)
+        {
+            links.push(link);
+            let mut known = self.lock();
+            let entry_ns = known.calibration.hit_ns.get(&Class::Emulated).copied();
+            // The return alone: its probe traps at the entry too.
+            known.calibration.return_ns = entry_ns.map(|entry| both.saturating_sub(entry));
+        }
+        // Detaching waits for the kernel a tenth of a second each; what was measured is known before.
+        let _ = thread::Builder::new().name("detach".to_owned()).spawn(move || drop_links(links));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -185,17 +200,14 @@ fn guess_ns(class: Class) -> f64 {
 
 const RETURN_GUESS_NS: f64 = 400.0;
 
-fn hit_ns(pmu: Pmu, class: Class, program: BorrowedFd<'_>) -> Option<u64> {
-    // A nop is rewritten only where the kernel does that; measured elsewhere it would be another class's.
-    if class == Class::Optimised && !Kernel::running().rewrites_nop5 {
-        return None;
-    }
-    timed(pmu, class, program, false)
-}
-
-/// Nanoseconds that a probe adds to a call of the function of a class.
-fn timed(pmu: Pmu, class: Class, program: BorrowedFd<'_>, returns: bool) -> Option<u64> {
-    let function = function(class)?;
+/// Nanoseconds that a probe adds to a call of a function whose first instruction is of a class, and the probe.
+fn timed(
+    pmu: Pmu,
+    function: extern "C" fn(u64) -> u64,
+    class: Class,
+    program: BorrowedFd<'_>,
+    returns: bool,
+) -> Option<(u64, Link)> {
     let place = contexts::code_at(std::process::id(), function as usize as u64)?;
     let file = place.file.open().ok()?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -203,8 +215,7 @@ fn timed(pmu: Pmu, class: Class, program: BorrowedFd<'_>, returns: bool) -> Opti
     let bare = fastest(function, calls);
     let link = pmu.attach_file(program, &path, place.offset, returns, 0).ok()?;
     let probed = fastest(function, calls);
-    drop(link);
-    Some(probed.saturating_sub(bare))
+    Some((probed.saturating_sub(bare), link))
 }
 
 /// Nanoseconds of one call, in the fastest batch.
@@ -231,6 +242,14 @@ fn function(class: Class) -> Option<extern "C" fn(u64) -> u64> {
     None
 }
 
+/// One of its own for the return: the probe at the other's entry is there for a while yet.
+fn function_to_return_from() -> Option<extern "C" fn(u64) -> u64> {
+    #[cfg(target_arch = "x86_64")]
+    return Some(push_again);
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 extern "C" fn five_byte_nop(_: u64) -> u64 {
@@ -241,6 +260,12 @@ extern "C" fn five_byte_nop(_: u64) -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 extern "C" fn push(_: u64) -> u64 {
+    naked_asm!(".p2align 6", "push rdi", "pop rax", "ret")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn push_again(_: u64) -> u64 {
     naked_asm!(".p2align 6", "push rdi", "pop rax", "ret")
 }
 

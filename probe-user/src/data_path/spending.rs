@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use aya::maps::{HashMap as BpfMap, MapData};
-use probe_common::wire::Spent;
+use aya::maps::{HashMap as BpfMap, MapData, MapError};
+use probe_common::wire::{Spent, Target};
 
 use super::Costs;
 use crate::collect::wire::PlainTarget;
@@ -26,9 +26,29 @@ impl Targets {
         Self(Arc::new(Mutex::new(table)))
     }
 
+    /// A process is watched, from a start at that time.
+    ///
+    /// # Errors
+    /// When the table is full.
+    pub fn watch(&self, pid: u32, start_ns: u64) -> Result<(), MapError> {
+        let target = PlainTarget(Target { start_ns, spent: Spent::default() });
+        self.with(|table| table.insert(pid, target, 0))
+    }
+
     /// Works on the table; nobody else does meanwhile.
-    pub fn with<T>(&self, f: impl FnOnce(&mut BpfMap<MapData, u32, PlainTarget>) -> T) -> T {
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut BpfMap<MapData, u32, PlainTarget>) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The processes that were hit, and by what so far.
+    pub fn hit(&self) -> Vec<(u32, Spent)> {
+        let is_hit = |spent: &Spent| spent.hits.iter().any(|n| *n > 0);
+        self.with(|table| {
+            let all = table.iter().filter_map(Result::ok);
+            all.map(|(pid, PlainTarget(target))| (pid, target.spent))
+                .filter(|(_, spent)| is_hit(spent))
+                .collect()
+        })
     }
 
     /// What a process was hit by so far; `None` where it is not watched.

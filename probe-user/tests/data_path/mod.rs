@@ -173,7 +173,11 @@ pub struct Told {
 impl Told {
     /// What was counted of a process; panics where nothing was.
     pub fn of(&self, pid: u64) -> Counted {
-        self.find(pid).unwrap_or_else(|| panic!("nothing was counted of {pid}: {}", self.all))
+        self.find(pid).unwrap_or_else(|| panic!("nothing was counted of {pid}, but of {:?}", self.pids()))
+    }
+
+    fn pids(&self) -> Vec<&Value> {
+        self.all["processes"].as_array().into_iter().flatten().map(|process| &process["pid"]).collect()
     }
 
     /// What was counted of a process.
@@ -277,6 +281,18 @@ pub struct Counter {
 }
 
 impl Counter {
+    /// Ends it with a signal, whatever it does.
+    pub fn end(&mut self, signal: i32) {
+        // `timeout` passes on what asks it to end; what kills it would leave its child.
+        let children = format!("/proc/{0}/task/{0}/children", self.child.0.id());
+        let pid = std::fs::read_to_string(children).ok().and_then(|pids| pids.trim().parse().ok());
+        if let Some(pid) = pid {
+            // SAFETY: plain system call; the child of a child of this program, which that one has not waited for.
+            unsafe { libc::kill(pid, signal) };
+        }
+        self.child.0.wait().expect("the counter ends");
+    }
+
     /// Waits for its end, which is that of the process.
     pub fn finish(mut self) -> Value {
         let status = self.child.0.wait().expect("the counter ends");
@@ -287,12 +303,18 @@ impl Counter {
 
 /// Runs a shell script, and counts it and its children from its first command on.
 pub fn count_script(script: &str) -> Told {
+    count_script_with(script, &[])
+}
+
+/// The same with these variables for the shell too: what they preload is probed before the first command.
+pub fn count_script_with(script: &str, environment: &[(&str, &Path)]) -> Told {
     let folder = tempfile::tempdir().expect("a folder");
     let mut shell = Command::new("timeout");
     // Held until its input ends; with it, at its time, end its children.
     let script = format!("read go; {script}");
     let shell =
         shell.args(["-k", "5", "280", "sh", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    shell.envs(environment.iter().copied());
     let mut shell = Held(shell.spawn().expect("a shell"));
     let counter = count(shell.0.id(), folder.path());
     drop(shell.0.stdin.take());

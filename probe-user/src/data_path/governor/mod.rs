@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, MapData};
+use probe_common::wire::Spent;
 
 pub use flags::Flags;
 pub use plan::Allowed;
@@ -32,8 +33,8 @@ use crate::collect::wire::PlainSlice;
 const TICK: Duration = Duration::from_millis(20);
 /// The same while every operation of some kind is looked at: a program that suddenly does a lot pays in full for so long.
 const SHORT_TICK: Duration = Duration::from_millis(5);
-/// Part of a CPU the looks may take.
-const OWN_SHARE: u32 = 10;
+/// The looks may take one CPU divided by this.
+const OWN_SHARE: u32 = 50;
 
 /// The governor of a recording.
 pub struct Governor {
@@ -158,9 +159,19 @@ impl State {
 
     fn look_at_processes(&mut self, now: Instant) -> slices::Spent {
         let mut functions = slices::Spent::default();
-        for process in self.processes.values_mut() {
-            let Some(spent) = self.targets.spent(process.pid()) else { continue };
-            functions.add(&process.look_at(&spent, now, &self.costs, &self.allowed, self.taps));
+        let taps = self.taps;
+        let hit: HashMap<u32, Spent> = self.targets.hit().into_iter().collect();
+        for pid in hit.keys() {
+            // One that was made while the thread that attaches was busy is not known yet, and pays in full.
+            self.processes.entry(*pid).or_insert_with(|| {
+                let mut process = Process::new(*pid);
+                process.look(taps);
+                process
+            });
+        }
+        for (pid, process) in &mut self.processes {
+            let spent = hit.get(pid).copied().unwrap_or_default();
+            functions.add(&process.look_at(&spent, now, &self.costs, &self.allowed, taps));
         }
         functions
     }

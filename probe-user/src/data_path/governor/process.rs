@@ -69,10 +69,6 @@ impl Process {
         }
     }
 
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
     /// Looks for the libraries of ours in it.
     pub fn look(&mut self, taps: bool) {
         if self.flags.look(self.pid, taps) {
@@ -109,7 +105,7 @@ impl Process {
         // The kernel adds a running thread's time up at its ticks only.
         let part = (seconds / CPU_OVER_S).min(1.0);
         self.cpu += (used_ns / seconds / 1e9 - self.cpu) * part;
-        let paid_ns = costs.sum_ns(spent) - costs.sum_ns(&last.spent);
+        let paid_ns = (costs.sum_ns(spent) - costs.sum_ns(&last.spent)).max(0.0);
         self.debt_ns += paid_ns - allowed.overhead * used_ns;
         self.debt_ns = self.debt_ns.max(-allowed.overhead * self.cpu * SAVED_S * 1e9);
         let new = |kind: usize| spent.hits[kind].saturating_sub(last.spent.hits[kind]);

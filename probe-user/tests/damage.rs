@@ -1,0 +1,163 @@
+//! What watching must not do to what is watched: its results stay right and its exit status its own, however often the
+//! profiler comes, goes, and is killed. On the emulated device; attaching probes needs root.
+
+mod data_path;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use data_path::{
+    Case, Held, PLAIN, check, check_posts, count, count_script, count_script_with, perftest, posts,
+};
+
+/// Rounds of what comes and goes; `RDMA_PROBE_DAMAGE_ROUNDS=1000` for more.
+fn rounds() -> u32 {
+    std::env::var("RDMA_PROBE_DAMAGE_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+}
+
+/// True where probes can be attached and perftest is installed; else says why the test does nothing.
+fn can_run() -> bool {
+    // SAFETY: the call has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: attaching probes needs root");
+        return false;
+    }
+    if !Path::new("/sys/bus/event_source/devices/uprobe/type").exists() {
+        eprintln!("skipped: this kernel has no user probes");
+        return false;
+    }
+    if Command::new("ib_write_bw").arg("--version").output().is_err() {
+        eprintln!("skipped: perftest is not installed");
+        return false;
+    }
+    true
+}
+
+/// The emulated device, to be preloaded.
+fn device() -> PathBuf {
+    let built =
+        Command::new(env!("CARGO")).args(["build", "--quiet", "--package", "rnic-emu-preload"]).status();
+    assert!(built.expect("cargo runs").success(), "rnic-emu-preload does not build");
+    Path::new(data_path::PROBE).with_file_name("librnic_emu.so")
+}
+
+/// A program that posts and checks what it does, in a loop until `stop` exists; says how often it went round.
+fn posting_until(stop: &Path, program: &Path, how: &str) -> Child {
+    let script = format!(
+        "n=0; while [ ! -e {} ]; do {} {how} >/dev/null || exit 9; n=$((n+1)); done; echo $n; exit 7",
+        stop.display(),
+        program.display()
+    );
+    let mut shell = Command::new("timeout");
+    shell.args(["-k", "5", "3000", "sh", "-c", &script]).env("LD_PRELOAD", device()).stdout(Stdio::piped());
+    shell.spawn().expect("a shell")
+}
+
+/// Its exit status is its own, and every round of it went well.
+fn ends_well(shell: Child, stop: &Path) -> u32 {
+    std::fs::write(stop, "").expect("a file");
+    let output = shell.wait_with_output().expect("its end");
+    assert_eq!(output.status.code(), Some(7), "a program failed under watch");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+}
+
+/// A perftest of ten seconds or so that is alone with its messages.
+fn perftest_under_load(port: &str) -> (Held, Held) {
+    let start = |peer: Option<&str>| {
+        let mut command = Command::new("ib_send_bw");
+        command
+            .args(["-d", "emu0", "-p", port, "-s", "64", "-n", "5000", "--run_infinitely", "-D", "1"])
+            .args(peer);
+        let command = command.env("LD_PRELOAD", device()).stdout(Stdio::null()).stderr(Stdio::null());
+        Held(command.spawn().expect("perftest"))
+    };
+    let server = start(None);
+    let listening = |port: &str| {
+        let port = format!(":{:04X} ", port.parse::<u16>().expect("a port"));
+        let tables =
+            ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+        tables
+            .iter()
+            .flat_map(|table| table.lines())
+            .any(|line| line.contains(&port) && line.contains(" 0A "))
+    };
+    while !listening(port) {
+        std::thread::yield_now();
+    }
+    (start(Some("127.0.0.1")), server)
+}
+
+#[test]
+fn profilers_that_come_and_go_and_are_killed_leave_programs_under_load_as_they_were() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = posts(folder.path());
+    let stops = ["classic", "extended"].map(|how| folder.path().join(how));
+    let shells = ["classic 3", "extended 3 fork"].map(|how| {
+        let stop = &stops[usize::from(how.starts_with('e'))];
+        posting_until(stop, &program, how)
+    });
+    let (mut client, _server) = perftest_under_load("19701");
+    let pids: Vec<u32> = shells.iter().map(Child::id).chain([client.0.id()]).collect();
+    for round in 0..rounds() {
+        let mut counter = count(pids[round as usize % pids.len()], folder.path());
+        // Some are killed at once, some detach in good order, and some while they look.
+        let signal = [libc::SIGKILL, libc::SIGINT, libc::SIGTERM][round as usize % 3];
+        counter.end(signal);
+        assert!(client.0.try_wait().expect("a status").is_none(), "perftest ended in round {round}");
+    }
+    for (shell, stop) in shells.into_iter().zip(&stops) {
+        assert!(ends_well(shell, stop) > 0);
+    }
+}
+
+#[test]
+fn targets_that_are_killed_end_by_that_signal_and_the_profiler_goes_on() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = folder.path().join("trace");
+    // Killed at moments that differ: while it loads, posts, or has ended.
+    let script = "for i in $(seq 20); do $0 classic 40 >/dev/null & p=$!; sleep 0.0$i; kill -9 $p; wait $p; \
+                  s=$?; [ $s = 137 ] || [ $s = 0 ] || exit 9; done 2>/dev/null; $0 classic 3; exit 7";
+    let record = Command::new("timeout")
+        .args(["-k", "5", "250", data_path::PROBE, "record", "--quiet", "--output"])
+        .arg(&trace)
+        .args(["--", "sh", "-c", script])
+        .arg(posts(folder.path()))
+        .env("LD_PRELOAD", device())
+        .output()
+        .expect("it runs");
+    assert_eq!(record.status.code(), Some(7), "{}", String::from_utf8_lossy(&record.stderr));
+    assert!(
+        String::from_utf8_lossy(&record.stdout).contains("\"post_calls\""),
+        "the last one did not finish"
+    );
+}
+
+#[test]
+fn a_hundred_processes_at_once_and_what_they_become_by_exec_are_counted_each() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = posts(folder.path()).display().to_string();
+    // Each is a shell that becomes the program.
+    let script = format!("for i in $(seq 100); do sh -c 'exec {program} classic 2' & done; wait");
+    let told = count_script_with(&script, &[("LD_PRELOAD", &device())]);
+    check_posts(&told, 100, &["aborted"]);
+}
+
+#[test]
+fn two_thousand_queue_pairs_are_counted_to_the_last_request() {
+    if !can_run() {
+        return;
+    }
+    let case = Case { qps: 2000, iterations: 5, moderation: 1, ..PLAIN };
+    let setting = format!("env LD_PRELOAD={}", device().display());
+    let told = count_script(&perftest(&[case], &setting, "-t 1", "127.0.0.1", 19_710));
+    check(&[case], &told, false);
+}

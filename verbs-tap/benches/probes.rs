@@ -1,0 +1,259 @@
+//! What watching a post costs, by each of the ways it can be watched, in one run on one machine.
+//!
+//! `cargo xtask bench probes` (root). The program watched is this one, posting to a provider made of memory that does
+//! nearly nothing; the probes are the profiler's own programs at the tap's site and at functions made for it, and
+//! bpftrace's for the same question. Figures are medians of many short rounds, without what the call itself takes.
+#![expect(clippy::undocumented_unsafe_blocks, reason = "work requests and naked functions of the benchmark")]
+
+#[path = "../tests/fake/mod.rs"]
+mod fake;
+
+use std::arch::naked_asm;
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{ptr, thread};
+
+use fake::abi::SendWr;
+use fake::{FakeQp, adopt, chain, context, qp, tap_symbol};
+use probe_common::counters::source;
+use probe_common::site::Rates;
+use probe_user::attach::{Link, Pmu, Programs, Setting};
+use probe_user::data_path::Targets;
+use probe_user::tap::Tap;
+use probe_user::{contexts, kernel, target};
+
+const ROUNDS: usize = 61;
+const CALLS: u32 = 500;
+/// The tap's site hands over the chain, and its program walks it.
+const WALKS: u64 = 1 << 16;
+const TAP: u64 = source::TAP as u64;
+
+fn main() {
+    // `cargo test --benches` and `--list` only want to know that it starts.
+    if std::env::args().any(|a| a == "--test" || a == "--list") {
+        return;
+    }
+    if let Err(why) = bench() {
+        eprintln!("probes: {why}");
+        std::process::exit(1);
+    }
+}
+
+fn bench() -> Result<(), String> {
+    let mut at = Bench::new()?;
+    let (plain, tapped) = (context(), context());
+    adopt(tapped);
+    let tap = Tap::of(std::process::id()).map_err(|e| e.to_string())?.ok_or("no tap in this process")?;
+    let (plain, tapped) = (qp(plain, 1), qp(tapped, 1));
+    let site = tap_symbol("verbs_tap_posted");
+    let mut table = Table::new();
+
+    tap.ask(Rates::NONE);
+    let bare = [1, 16, 64].map(|wrs| post(plain, wrs));
+    table.row("nothing: the call itself", bare[0]);
+    let counted = [1, 16, 64].map(|wrs| post(tapped, wrs) - post(plain, wrs));
+    table.row("the tap, unprobed", counted[0]);
+    table.row("  its count of a chain of 16", counted[1]);
+    table.row("  its count of a chain of 64", counted[2]);
+    // What the tap takes is no part of what the probe at its site does.
+    let at_site = |wrs: usize| post(tapped, wrs) - post(plain, wrs);
+    {
+        let _probe = at.probe("site_posted", site, false, TAP)?;
+        tap.ask(Rates::one_in([6; 4]));
+        table.row("the tap, one in 64 at its probed site", at_site(1));
+        tap.ask(Rates::ALL);
+        table.row("digested site, every call", at_site(1) - counted[0]);
+    }
+    let mut walked = [0.0; 3];
+    {
+        let _probe = at.probe("site_posted", site, false, TAP | WALKS)?;
+        for (n, wrs) in [1, 16, 64].into_iter().enumerate() {
+            walked[n] = at_site(wrs) - counted[n];
+            table.row(&format!("walked chain of {wrs}, at the site"), walked[n]);
+        }
+    }
+    let symbol = format!("{}:verbs_tap_posted", fake::library().display());
+    let bare_count = bpftrace(&symbol, "@ = count();", || at_site(1), counted[0])?;
+    table.row("bpftrace at the site: @ = count()", bare_count);
+    let same_question =
+        "@n[arg0] = count(); @wrs[arg0] = sum(arg1); @bytes[arg0] = sum(arg2); @flags[arg0, arg3] = count();";
+    let same = bpftrace(&symbol, same_question, || at_site(1), counted[0])?;
+    table.row("bpftrace at the site: calls, WRs, bytes, flags by QP", same);
+    tap.ask(Rates::NONE);
+
+    let function = |f: PostSend| {
+        let call = move |wrs| time_chain(wrs, |first| f(black_box(0x1000), first, 0));
+        (f as usize, call)
+    };
+    let (push, call_push) = function(push_first);
+    let (lea, call_lea) = function(lea_first);
+    let (push_bare, lea_bare) = (call_push(1), call_lea(1));
+    {
+        let _entry = at.probe("post_send_enter", push, false, 0)?;
+        for wrs in [1, 16, 64] {
+            table.row(&format!("emulated entry, chain of {wrs}"), call_push(wrs) - push_bare);
+        }
+        let _leave = at.probe("post_send_leave", push, true, 0)?;
+        table.row("  with its return", call_push(1) - push_bare);
+    }
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let at_function = |name: &str| format!("{}:{name}", own.display());
+    let emulated = bpftrace(&at_function("bench_push_first"), "@ = count();", || call_push(1), push_bare)?;
+    table.row("bpftrace at the emulated entry: @ = count()", emulated);
+    {
+        let _entry = at.probe("post_send_enter", lea, false, 0)?;
+        table.row("single-stepped entry, chain of 1", call_lea(1) - lea_bare);
+    }
+    let stepped = bpftrace(&at_function("bench_lea_first"), "@ = count();", || call_lea(1), lea_bare)?;
+    table.row("bpftrace at the single-stepped entry: @ = count()", stepped);
+
+    table.print(bare_count);
+    println!("aims of this table:");
+    let digested = table.of("digested site, every call");
+    table.aim("tap unprobed, ns a call", counted[0], 10.0);
+    table.aim("digested site by bpftrace's bare count()", digested / bare_count, 1.0);
+    table.aim("walk of one WR by bpftrace's bare count()", walked[0] / bare_count, 1.5);
+    table.aim("walk of 64 contiguous WRs by that of one", walked[2] / walked[0], 6.0);
+    Ok(())
+}
+
+/// Programs of the profiler, with this process as what is watched.
+struct Bench {
+    programs: Programs,
+    pmu: Pmu,
+    _targets: Targets,
+}
+
+impl Bench {
+    fn new() -> Result<Self, String> {
+        let offsets = kernel::Offsets::default().known;
+        let setting = Setting { whole_host: false, data_path: true, offsets };
+        let mut programs = Programs::load(&setting).map_err(|e| e.to_string())?;
+        let targets = Targets::new(programs.take_targets().map_err(|e| e.to_string())?);
+        let pid = std::process::id();
+        let start_ns = target::start_ns_of(pid).ok_or("no start time of this process")?;
+        targets.watch(pid, start_ns).map_err(|e| e.to_string())?;
+        let pmu = Pmu::read("uprobe").map_err(|e| e.to_string())?;
+        Ok(Self { programs, pmu, _targets: targets })
+    }
+
+    fn probe(&mut self, program: &str, function: usize, returns: bool, cookie: u64) -> Result<Link, String> {
+        let loaded = self.programs.load_uprobe(program).map_err(|e| e.to_string())?;
+        let place = contexts::code_at(std::process::id(), function as u64).ok_or("no such code")?;
+        let file = place.file.open().map_err(|e| e.to_string())?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        self.pmu.attach_file(loaded.as_fd(), &path, place.offset, returns, cookie).map_err(|e| e.to_string())
+    }
+}
+
+/// What a script of bpftrace's at a function costs a call, in ns.
+fn bpftrace(at: &str, script: &str, call: impl Fn() -> f64, bare: f64) -> Result<f64, String> {
+    /// It compiles its script, attaches, and says nothing of when it is done.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    /// A hit costs more than this, and a call without one does not vary so much.
+    const HIT_NS: f64 = 60.0;
+    let script = format!("uprobe:{at} {{ {script} }}");
+    let mut tracer = Command::new("bpftrace");
+    tracer.args(["-e", &script]).stdout(Stdio::null()).stderr(Stdio::null());
+    let tracer = Stopped(tracer.spawn().map_err(|e| format!("cannot run bpftrace: {e}"))?);
+    let began = Instant::now();
+    while call() - bare < HIT_NS {
+        if began.elapsed() > PATIENCE {
+            return Err(format!("bpftrace does not attach: {script}"));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    let ns = call() - bare;
+    drop(tracer);
+    // Its probe is gone once the call costs what it did.
+    let began = Instant::now();
+    while call() - bare > HIT_NS && began.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(ns)
+}
+
+struct Stopped(Child);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGINT) };
+        let _ = self.0.wait();
+    }
+}
+
+/// Nanoseconds of a post of so many work requests, the last one signalled.
+fn post(qp: &'static FakeQp, wrs: usize) -> f64 {
+    time_chain(wrs, |first| {
+        let mut bad = ptr::null_mut();
+        qp.post_send(first, &mut bad)
+    })
+}
+
+fn time_chain<T>(wrs: usize, call: impl Fn(*const SendWr) -> T) -> f64 {
+    let (chained, _sge) = chain(wrs, 64, |n| if n + 1 == wrs { fake::abi::SEND_SIGNALED } else { 0 });
+    let round = |_| {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            black_box(call(black_box(chained.as_ptr())));
+        }
+        start.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    };
+    let mut rounds: Vec<f64> = (0..ROUNDS).map(round).collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+type PostSend = extern "C" fn(usize, *const SendWr, usize) -> i32;
+
+#[unsafe(naked)]
+#[unsafe(export_name = "bench_push_first")]
+extern "C" fn push_first(_: usize, _: *const SendWr, _: usize) -> i32 {
+    naked_asm!(".p2align 6", "push rbx", "pop rbx", "xor eax, eax", "ret")
+}
+
+#[unsafe(naked)]
+#[unsafe(export_name = "bench_lea_first")]
+extern "C" fn lea_first(_: usize, _: *const SendWr, _: usize) -> i32 {
+    naked_asm!(".p2align 6", "lea rax, [rdi + 1]", "xor eax, eax", "ret")
+}
+
+struct Table {
+    rows: Vec<(String, f64)>,
+}
+
+impl Table {
+    fn new() -> Self {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        println!("kernel {}, load {}", kernel.trim(), load.trim());
+        println!(
+            "ns a call, median of {ROUNDS} rounds of {CALLS}; in the last column, of bpftrace's count() at the same site"
+        );
+        Self { rows: Vec::new() }
+    }
+
+    fn row(&mut self, name: &str, ns: f64) {
+        self.rows.push((name.to_owned(), ns));
+    }
+
+    fn of(&self, name: &str) -> f64 {
+        self.rows.iter().find(|(of, _)| of == name).map_or(f64::NAN, |(_, ns)| *ns)
+    }
+
+    fn print(&self, count_ns: f64) {
+        let mut text = String::new();
+        for (name, ns) in &self.rows {
+            let _ = writeln!(text, "{name:<54}{ns:>10.1}{:>9.2}×", ns / count_ns);
+        }
+        print!("{text}");
+    }
+
+    fn aim(&self, what: &str, is: f64, at_most: f64) {
+        let verdict = if is <= at_most { "met" } else { "MISSED" };
+        println!("  {what:<44}{is:>8.2}  aim {at_most}: {verdict}");
+    }
+}
