@@ -128,8 +128,7 @@ fn windows(load: &Load, pairs: usize) {
         return;
     };
     let pid = endless.client.0.id();
-    let (mut ratios, mut bare) = (Vec::new(), Vec::new());
-    let mut before = rate(pid, WINDOW);
+    let (mut watched, mut bare) = (Vec::new(), vec![rate(pid, WINDOW)]);
     for _ in 0..pairs {
         let mut counter = Command::new(env!("CARGO_BIN_EXE_rdma-probe"));
         counter.args(["count", "--pid", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -137,37 +136,61 @@ fn windows(load: &Load, pairs: usize) {
         let mut lines = BufReader::new(counter.stderr.take().expect("a pipe")).lines();
         let counts = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("counting"));
         let drain = thread::spawn(move || lines.for_each(drop));
-        let watched = rate(pid, WINDOW);
+        watched.push(rate(pid, WINDOW).filter(|_| counts));
         // SAFETY: a child of this program that was not waited for yet.
         unsafe { libc::kill(counter.id().cast_signed(), libc::SIGINT) };
         let _ = counter.wait();
         let _ = drain.join();
-        let after = rate(pid, WINDOW);
-        if let (true, Some(a), Some(w), Some(b)) = (counts, before, watched, after) {
-            ratios.push(w * 2.0 / (a + b));
-            bare.push(b);
-        }
-        before = after;
+        bare.push(rate(pid, WINDOW));
     }
-    let msg_s = middle(&mut bare);
-    let median = middle(&mut ratios);
-    let (low, high) = interval(&ratios);
-    println!(
-        "{:<21} {msg_s:>9.0} {median:>7.4} {:>15} {:>9.3} {:>9.3}",
-        load.name,
-        format!("{low:.4}–{high:.4}"),
-        ratios.first().copied().unwrap_or(f64::NAN),
-        ratios.last().copied().unwrap_or(f64::NAN),
-    );
+    let beside = |of: Option<Rate>, before: Option<Rate>, after: Option<Rate>, which: fn(&Rate) -> f64| {
+        Some(which(&of?) * 2.0 / (which(&before?) + which(&after?)))
+    };
+    let mut text = String::new();
+    for which in [(|rate: &Rate| rate.a_second) as fn(&Rate) -> f64, |rate| rate.a_cpu_second] {
+        let pair = |(n, of): (usize, &Option<Rate>)| beside(*of, bare[n], bare[n + 1], which);
+        let mut ratios: Vec<f64> = watched.iter().enumerate().filter_map(pair).collect();
+        let mut noise: Vec<f64> = bare.windows(3).filter_map(|w| beside(w[1], w[0], w[2], which)).collect();
+        text += &format!(" {:<36}", format!("{} [{}]", told_ratio(&mut ratios), told_ratio(&mut noise)));
+    }
+    let mut rates: Vec<f64> = bare.iter().flatten().map(|rate| rate.a_second).collect();
+    println!("{:<21} {:>9.0}  {}", load.name, middle(&mut rates), text.trim_end());
+}
+
+fn told_ratio(ratios: &mut [f64]) -> String {
+    let median = middle(ratios);
+    let (low, high) = interval(ratios);
+    format!("{median:.3} {low:.3}–{high:.3}")
+}
+
+#[derive(Clone, Copy)]
+struct Rate {
+    a_second: f64,
+    a_cpu_second: f64,
 }
 
 /// Messages a second over some time, by the device's own counters.
-fn rate(pid: u32, time: Duration) -> Option<f64> {
-    let posted = || stats::read(pid).ok().map(|all| all.qp_total(QpCounter::SendWrs));
+fn rate(pid: u32, time: Duration) -> Option<Rate> {
+    let posted = || Some((stats::read(pid).ok()?.qp_total(QpCounter::SendWrs), cpu_s(pid)?));
     let (began, first) = (Instant::now(), posted()?);
     thread::sleep(time);
     let last = posted()?;
-    Some((last - first) as f64 / began.elapsed().as_secs_f64())
+    let messages = (last.0 - first.0) as f64;
+    Some(Rate {
+        a_second: messages / began.elapsed().as_secs_f64(),
+        a_cpu_second: messages / (last.1 - first.1).max(1e-6),
+    })
+}
+
+/// CPU time of a process, in seconds.
+fn cpu_s(pid: u32) -> Option<f64> {
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: each call writes the one value it is given, and fails for a process that is gone.
+    let is_known = unsafe {
+        libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    is_known.then(|| time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
 }
 
 /// The values between which the median of what these are drawn from lies with 95 % confidence: order statistics, which
@@ -204,7 +227,9 @@ impl Endless {
         thread::sleep(Duration::from_millis(400));
         let client = start(Some("127.0.0.1"))?;
         // Messages flow.
-        (0..100).find(|_| rate(client.0.id(), Duration::from_millis(100)).is_some_and(|rate| rate > 0.0))?;
+        (0..100).find(|_| {
+            rate(client.0.id(), Duration::from_millis(100)).is_some_and(|rate| rate.a_second > 0.0)
+        })?;
         Some(Self { client, _server: server })
     }
 }

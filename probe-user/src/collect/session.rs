@@ -161,7 +161,8 @@ impl Session {
     /// What a hit of a data-path probe costs on this machine, waited for at most so long; `None` where the data path is
     /// not watched, or that is not known yet.
     pub fn calibration(&self, within: Duration) -> Option<Calibration> {
-        self.probing.as_ref()?.data_path.as_ref()?.calibration(within)
+        let probing = self.probing.as_ref()?;
+        probing.data_path.as_ref()?.calibration(&probing.programs, within)
     }
 
     /// Waits until everything that was asked for so far is in place.

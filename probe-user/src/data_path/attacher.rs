@@ -72,9 +72,8 @@ struct HeldFile {
 }
 
 impl Attacher {
-    /// Nothing attached yet. What hits cost is measured, and told in `costs`.
+    /// Nothing attached yet. What hits cost is measured with the first that is, and told in `costs`.
     pub fn new(programs: Arc<Programs>, asking: Asking, costs: Costs) -> Self {
-        costs.calibrate(Arc::clone(&programs));
         Self {
             kernel: Kernel::running(),
             pmu: Pmu::read("uprobe"),
@@ -243,6 +242,9 @@ impl Attacher {
                 governor.take(groups, links.into_iter().map(|(_, link)| link).collect());
             }
             _ => self.links.extend(links),
+        }
+        if !probes.is_empty() {
+            self.costs.calibrate(&self.programs);
         }
         probes
     }

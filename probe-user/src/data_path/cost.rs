@@ -38,6 +38,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Known {
     calibration: Calibration,
+    is_started: bool,
     /// Nothing more will be measured.
     is_calibrated: bool,
     dearest: BTreeMap<Source, Class>,
@@ -124,10 +125,14 @@ impl Costs {
         self.lock().dearest.get(&Source::Function) == Some(&Class::SingleStepped)
     }
 
-    /// Has every class measured, with probes of its own that do nothing: this process is never watched. Nobody waits for
-    /// the thread: putting a probe in place and taking it away again takes longer than attaching may.
-    pub fn calibrate(&self, programs: Arc<Programs>) {
-        let costs = self.clone();
+    /// Has every class measured, once, with probes of its own that do nothing: this process is never watched. Nobody need
+    /// wait for the thread. Where the kernel puts one probe in place after the other, it makes others wait: so it is
+    /// started when the first are in place, or where somebody wants to know before.
+    pub fn calibrate(&self, programs: &Arc<Programs>) {
+        if std::mem::replace(&mut self.lock().is_started, true) {
+            return;
+        }
+        let (costs, programs) = (self.clone(), Arc::clone(programs));
         let calibrate = move || {
             costs.measure_all(&programs);
             costs.lock().is_calibrated = true;

@@ -1,6 +1,7 @@
 //! Reading what the probes of the data path have counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use probe_common::counters::{CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail, failure};
@@ -243,8 +244,9 @@ impl Counting {
         Ok(Self { tables: programs.take_data_path()?, costs, spending, told, gone: BTreeMap::new() })
     }
 
-    /// See [`Costs::calibration_within`].
-    pub fn calibration(&self, within: Duration) -> Option<Calibration> {
+    /// See [`Costs::calibration_within`]; measured now, if it was not.
+    pub fn calibration(&self, programs: &Arc<Programs>, within: Duration) -> Option<Calibration> {
+        self.costs.calibrate(programs);
         self.costs.calibration_within(within)
     }
 
