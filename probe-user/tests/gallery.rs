@@ -1,6 +1,6 @@
 //! Every sick program is found, its fault first; its healthy twin is not accused of it, nor of anything else. Natively,
-//! on the emulated device. Recording attaches probes, so this needs root. `cargo xtask gallery` builds what it needs and
-//! runs it.
+//! on the emulated device, or on a real one where `GALLERY_DEVICE` names it. Recording attaches probes, so this needs
+//! root. `cargo xtask gallery` builds what it needs and runs it; with `--kernel` in the virtual machine, on soft-RoCE.
 //!
 //! `GALLERY=name,name` runs some alone; `GALLERY_TABLE=file` writes what was found as a Markdown table.
 
@@ -23,8 +23,37 @@ const RECORDER: &str = env!("CARGO_BIN_EXE_rdma-probe");
 /// How long a program runs.
 const SECONDS: &str = "2.5";
 
-/// Recordings at the same time.
-const AT_ONCE: usize = 4;
+/// Recordings at the same time: on the emulated device, and in a virtual machine without a processor's help.
+const AT_ONCE: (usize, usize) = (4, 2);
+
+/// Programs whose fault soft-RoCE does not have, and why. Those that need a NIC's timing are not run there either.
+const NOT_ON_SOFT_ROCE: &[(&str, &str)] = &[];
+
+/// What else is found of a program on soft-RoCE, rightly, and why.
+const ALSO_ON_SOFT_ROCE: &[(&str, &str, &str)] = &[];
+
+/// The real device to run on.
+fn device() -> Option<String> {
+    std::env::var("GALLERY_DEVICE").ok().filter(|name| !name.is_empty())
+}
+
+/// Why a program does not show its fault on the real device.
+fn not_applicable(program: &Program) -> Option<&'static str> {
+    device()?;
+    if program.needs == Needs::Timing {
+        return Some("its fault costs a NIC's time, which software has not");
+    }
+    NOT_ON_SOFT_ROCE.iter().find(|(name, _)| *name == program.name).map(|(_, why)| *why)
+}
+
+/// Why something beside the fault is rightly found on the real device.
+fn also(program: &Program, id: &str) -> Option<&'static str> {
+    device()?;
+    ALSO_ON_SOFT_ROCE
+        .iter()
+        .find(|(name, also, _)| *name == program.name && *also == id)
+        .map(|(.., why)| *why)
+}
 
 fn beside(name: &str) -> PathBuf {
     Path::new(RECORDER).parent().unwrap().join(name)
@@ -41,17 +70,22 @@ struct Run {
 fn run(program: &'static Program, healthy: bool) -> Run {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
-    let device = beside("librnic_emu.so");
     let mut command = Command::new("timeout");
     command
         .args(["120", RECORDER, "record", "--quiet", "--no-kernel", "--data-path", "full", "--output"])
         .arg(&trace);
-    // The device is loaded from the first instruction, so that nothing is attached too late.
-    command.args(["--", "env", &format!("LD_PRELOAD={}", device.display())]);
-    if program.needs == Needs::Timing {
-        command.args(["RNIC_EMU_PROFILE=cx5-like", "RNIC_EMU_SPEED=1/64"]);
+    command.arg("--");
+    if device().is_none() {
+        // The device is loaded from the first instruction, so that nothing is attached too late.
+        command.args(["env", &format!("LD_PRELOAD={}", beside("librnic_emu.so").display())]);
+        if program.needs == Needs::Timing {
+            command.args(["RNIC_EMU_PROFILE=cx5-like", "RNIC_EMU_SPEED=1/64"]);
+        }
     }
     command.arg(beside("rdma-workload")).args(["sick", program.name, "--seconds", SECONDS]);
+    if let Some(name) = device() {
+        command.args(["--device", &name]);
+    }
     if healthy {
         command.arg("--healthy");
     }
@@ -71,7 +105,9 @@ fn run(program: &'static Program, healthy: bool) -> Run {
 /// What a run proves wrong.
 fn judge(run: &Run) -> Option<String> {
     let name = run.program.name;
-    let ids: Vec<_> = run.findings.iter().map(|f| f.id).collect();
+    // What is rightly found on this device may come first: it is not what the program is about.
+    let ids: Vec<_> =
+        run.findings.iter().map(|f| f.id).filter(|id| also(run.program, id).is_none()).collect();
     if let Some(trouble) = &run.trouble {
         return Some(format!("{name} did not run: {trouble}"));
     }
@@ -89,12 +125,21 @@ fn table(runs: &[Run]) -> String {
             format!("`{}`, {}, {} confidence", f.id, f.severity.word(), f.confidence.word())
         });
         let list = |findings: &[Finding]| {
-            let ids: Vec<_> = findings.iter().map(|f| format!("`{}`", f.id)).collect();
+            let one = |f: &Finding| {
+                let why = also(run.program, f.id).map(|why| format!(" ({why})"));
+                format!("`{}`{}", f.id, why.unwrap_or_default())
+            };
+            let ids: Vec<_> = findings.iter().map(one).collect();
             if ids.is_empty() { "nothing".to_owned() } else { ids.join(", ") }
         };
         let rest = list(run.findings.get(1..).unwrap_or_default());
         let twin = twin.map_or("not run".to_owned(), |twin| list(&twin.findings));
         let _ = writeln!(text, "| `{}` | {first} | {rest} | {twin} |", run.program.name);
+    }
+    for program in ALL {
+        if let Some(why) = not_applicable(program) {
+            let _ = writeln!(text, "| `{}` | not applicable: {why} | | |", program.name);
+        }
     }
     text
 }
@@ -111,11 +156,13 @@ fn every_sick_program_is_found_and_no_healthy_one() {
     let chosen: Vec<_> = ALL
         .iter()
         .filter(|program| only.is_empty() || only.split(',').any(|name| name == program.name))
+        .filter(|program| not_applicable(program).is_none())
         .flat_map(|program| [(*program, false), (*program, true)])
         .collect();
     let (next, runs) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let at_once = if device().is_some() { AT_ONCE.1 } else { AT_ONCE.0 };
     std::thread::scope(|threads| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             threads.spawn(|| {
                 while let Some((program, healthy)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut done = run(program, *healthy);
@@ -130,6 +177,7 @@ fn every_sick_program_is_found_and_no_healthy_one() {
     });
     let mut runs = runs.into_inner().unwrap();
     runs.sort_by_key(|run| (run.program.name, run.healthy));
+    println!("{}", table(&runs));
     if let Some(file) = std::env::var_os("GALLERY_TABLE") {
         std::fs::write(file, table(&runs)).unwrap();
     }

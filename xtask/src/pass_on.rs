@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::command;
 use crate::paths;
+use crate::vm;
 
 /// Arguments of `emu`.
 #[derive(Debug, Args)]
@@ -48,6 +50,7 @@ pub struct Workload {
 const GALLERY_EXAMPLES: &str = "\
 Examples:
   cargo xtask gallery                                 the sick programs and their twins (root)
+  cargo xtask gallery --kernel 6.12                   the same in the virtual machine, on soft-RoCE
   cargo xtask gallery --families                      baseline and optimised way of each reference workload (root)
   cargo xtask gallery --perftest                      findings on perftest, decided by its own figures
   cargo xtask gallery --perftest -- --json ib_read_bw  some of them, as JSON
@@ -58,6 +61,9 @@ GALLERY=name,name and FAMILIES=name,name run some alone.";
 #[derive(Debug, Args)]
 #[command(after_help = GALLERY_EXAMPLES)]
 pub struct Gallery {
+    /// Run the programs on soft-RoCE in the virtual machine; a kernel as for `vm run`
+    #[arg(long, value_name = "SERIES|PATH", conflicts_with_all = ["families", "perftest"])]
+    kernel: Option<String>,
     /// Decide the findings on perftest: does following them make its own figure better?
     #[arg(long, conflicts_with = "families")]
     perftest: bool,
@@ -108,11 +114,21 @@ pub fn emu_matrix(matrix: &EmuMatrix) -> Result<u8> {
     Err(cargo.exec()).context("cannot start cargo")
 }
 
+/// The test that runs every sick program.
+const SICK: &str = "every_sick_program_is_found_and_no_healthy_one";
+
+/// Limit for all programs in the guest, where a recording takes ten seconds.
+const IN_GUEST: Duration = Duration::from_secs(3600);
+
 /// Records the gallery of sick programs, or one of its neighbours, and judges what is found.
 ///
 /// # Errors
 /// When something does not build or cargo cannot be started.
 pub fn gallery(gallery: &Gallery) -> Result<u8> {
+    if let Some(kernel) = &gallery.kernel {
+        let device = format!("GALLERY_DEVICE={}", vm::agent::DEVICE);
+        return vm::test::one(kernel, ("probe-user", "gallery"), SICK, &[&device], IN_GUEST);
+    }
     let mut build = command::cargo();
     build.args(["build", "--quiet", "--package", "workloads", "--package", "rnic-emu-preload"]);
     build.args(["--package", "verbs-tap"]);

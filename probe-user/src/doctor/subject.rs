@@ -140,8 +140,10 @@ pub enum Mover {
     Nic,
     /// The emulated device, with a NIC's timing.
     Modelled,
-    /// Software: soft-RoCE, soft-iWARP, the emulated device without timing. It has no caches and no PCIe.
+    /// Software in the kernel: soft-RoCE, soft-iWARP. It has no caches and no PCIe, and a post is a system call.
     Software,
+    /// The emulated device without a NIC's timing: what something costs on it says little of any NIC.
+    Untimed,
     /// Not known.
     Unknown,
 }
@@ -278,7 +280,7 @@ impl<'m> Subject<'m> {
     /// Whether the threads of the process have time to spare while work is under way: they poll in vain between posts, or
     /// sleep until an event comes. What posting costs the processor then costs no throughput.
     pub fn waits_for_device(&self) -> bool {
-        let Some(traffic) = self.traffic.filter(|_| self.mover() != Mover::Software) else {
+        let Some(traffic) = self.traffic.filter(|_| !self.is_software()) else {
             // Where software moves the data, processors limit in any case.
             return false;
         };
@@ -293,17 +295,33 @@ impl<'m> Subject<'m> {
             return if self.variable("RNIC_EMU_PROFILE").is_some() {
                 Mover::Modelled
             } else {
-                Mover::Software
+                Mover::Untimed
             };
         }
         let devices = || self.model.devices.values();
         if devices().next().is_none() {
             return Mover::Unknown;
         }
-        let software = |device: &Device| {
-            device.emulated || matches!(device.driver.as_str(), "rdma_rxe" | "siw" | "rnic-emu")
-        };
-        if devices().all(software) { Mover::Software } else { Mover::Nic }
+        let emulated = |device: &Device| device.emulated || device.driver == "rnic-emu";
+        let software =
+            |device: &Device| emulated(device) || matches!(device.driver.as_str(), "rdma_rxe" | "siw");
+        if devices().all(emulated) {
+            Mover::Untimed
+        } else if devices().all(software) {
+            Mover::Software
+        } else {
+            Mover::Nic
+        }
+    }
+
+    /// Whether there is no NIC, not even a modelled one.
+    pub fn is_software(&self) -> bool {
+        matches!(self.mover(), Mover::Software | Mover::Untimed)
+    }
+
+    /// So many over the time at work, per second of the device's own time: in slow motion more than by the clock.
+    pub fn per_device_second(&self, n: u64) -> f64 {
+        self.per_second(n) * self.slow_motion()
     }
 
     /// The QP with that number, the youngest of them.

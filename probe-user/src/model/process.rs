@@ -123,6 +123,9 @@ impl ProcessModel {
             self.execs += 1;
             self.all_gone(process.t_ns, room);
         }
+        if process.exited && process.t_ns >= self.active_ns.0 {
+            self.active_ns.1 = self.active_ns.1.min(process.t_ns);
+        }
         let exe = if process.exe.is_empty() { self.info.exe.clone() } else { clipped(&process.exe) };
         self.info = Process {
             comm: clipped(&process.comm),
@@ -184,9 +187,13 @@ impl ProcessModel {
                 }
             }
         }
-        // What a sample tells of began an interval before at most; an event that came first knows better.
+        // What a sample tells of began an interval before at most; an event that came first, and the beginning and the
+        // end of the program, know better.
+        let lived = self.info.t_ns;
+        let from_ns = if self.info.exited { from_ns } else { from_ns.max(lived.min(to_ns)) };
         let first = if self.active_ns.0 == 0 { from_ns } else { self.active_ns.0 };
-        self.was_active(first, to_ns);
+        let last = if self.info.exited && lived >= first { to_ns.min(lived) } else { to_ns };
+        self.was_active(first, last);
         for (call, count) in sample.calls.iter().filter(|(call, _)| **call != Call::Unknown) {
             let latency = sample.latency_ns.get(call);
             self.calls.entry(*call).or_default().sampled(count, latency, from_ns, to_ns);

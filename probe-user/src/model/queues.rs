@@ -88,6 +88,8 @@ impl Qp {
 /// A completion queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cq {
+    /// The process's own pointer, which another CQ may have later.
+    pub cq: u64,
     /// Entries asked for.
     pub cqe: u32,
     /// Completion channel, 0 without (polling).
@@ -158,7 +160,6 @@ impl Queues {
             Detail::Qp { .. } => self.qp_created(event, room),
             Detail::ModifyQp(attributes) => self.qp_changed(event, attributes, room),
             Detail::Cq { cq, cqe, channel } => {
-                let new = Cq { cqe: *cqe, channel: *channel, created_ns: Some(event.t_ns), ..Cq::default() };
                 let old = self.cqs.get(cq);
                 // A pointer in use again by a known CQ means that its destruction was not seen.
                 if old.is_none_or(|old| old.created_ns.is_none()) {
@@ -167,8 +168,8 @@ impl Queues {
                 let known = old.is_some();
                 let met = old.cloned().unwrap_or_default();
                 if known || room.take() {
-                    self.cqs
-                        .insert(*cq, Cq { cqe: *cqe, channel: *channel, created_ns: new.created_ns, ..met });
+                    let created_ns = Some(event.t_ns);
+                    self.cqs.insert(*cq, Cq { cq: *cq, cqe: *cqe, channel: *channel, created_ns, ..met });
                 }
             }
             Detail::Srq { srq, max_wr } => {
@@ -349,7 +350,7 @@ impl Queues {
         if let Entry::Vacant(unknown) = self.cqs.entry(cq)
             && room.take()
         {
-            unknown.insert(Cq::default());
+            unknown.insert(Cq { cq, ..Cq::default() });
         }
     }
 
@@ -449,7 +450,7 @@ impl Queues {
                 if !room.take() {
                     continue;
                 }
-                unknown.insert(Cq::default());
+                unknown.insert(Cq { cq, ..Cq::default() });
             }
             if let Some(cq) = self.cqs.get_mut(&cq) {
                 cq.qps.born();

@@ -513,6 +513,62 @@ fn what_a_post_costs_is_said_only_where_the_posting_thread_limits() {
 }
 
 #[test]
+fn on_the_emulated_device_without_timing_what_a_nic_would_save_ranks_behind_what_is_wrong() {
+    let (qp, cq) = busy();
+    let mut qp = QueueCounts { signalled: qp.wrs, post_calls: qp.wrs, ..qp };
+    qp.detail.as_mut().unwrap().unaligned_64 = Some(qp.wrs);
+    let device = Device { name: "emu0".into(), driver: "rnic-emu".into(), emulated: true, ..nic(&[]) };
+    let mut model = with_nic(device).counts(qp, cq).0;
+    model.push(&Record::Sample(Sample { t_ns: 10 * SECOND, ..Sample::default() }));
+    let diagnosis = examine(&model, &Settings::default());
+    let ids: Vec<_> = diagnosis.findings.iter().map(|f| f.id).collect();
+    assert_eq!(ids, ["unaligned-payload", "everything-signalled", "one-wr-per-post"]);
+    let open: Vec<_> = diagnosis.open.iter().flat_map(|open| open.rules.clone()).collect();
+    for id in ["small-not-inlined", "one-queue-pair", "random-beyond-reach"] {
+        assert!(open.contains(&id), "{id} says nothing of what it cannot see: {open:?}");
+    }
+}
+
+#[test]
+fn queue_pairs_that_come_and_go_are_told_from_a_program_that_ends() {
+    let lives = |n: u64, at_once: u64, takes: u64| {
+        (0..n).fold(Case::new(), |case, i| {
+            let born = 1000 + i * SECOND / n * 9;
+            let dies = born + SECOND / n * 9 * at_once;
+            let made = case.event(born, takes, Call::CreateQp, qp(100 + i % at_once, 20 + i as u32));
+            made.event(dies, takes, Call::DestroyQp, Detail::Object { object: 100 + i % at_once })
+        })
+    };
+    lives(400, 1, 5_000_000).has("qp-churn");
+    lives(400, 1, 50_000).lacks("qp-churn");
+    lives(30, 1, 5_000_000).lacks("qp-churn");
+    // Made one after the other, and destroyed by a program that ends.
+    let together = (0..400).fold(Case::new(), |case, i| {
+        case.event(1000 + i, 5_000_000, Call::CreateQp, qp(100 + i, 20 + i as u32))
+    });
+    (0..400)
+        .fold(together, |case, i| {
+            case.event(9 * SECOND + i, 5_000_000, Call::DestroyQp, Detail::Object { object: 100 + i })
+        })
+        .lacks("qp-churn");
+}
+
+#[test]
+fn a_completion_queue_is_too_small_only_where_it_could_run_over() {
+    let of = |cqe: u32, under_way: u64| {
+        let (mut qp, cq) = busy();
+        qp.detail.as_mut().unwrap().most_outstanding = Some(under_way);
+        Case::new()
+            .event(2, 10, Call::CreateCq, Detail::Cq { cq: 5, cqe, channel: 0 })
+            .event(3, 10, Call::CreateQp, crate::common::qp(10, 17, 128))
+            .counts(qp, cq)
+    };
+    of(64, 64).has("cq-too-small");
+    of(128, 64).lacks("cq-too-small");
+    of(4096, 128).lacks("cq-too-small");
+}
+
+#[test]
 fn random_access_counts_only_beyond_what_translations_reach() {
     let jumps = |length: u64, facts: Facts| {
         changed(|c, d| d.remote_strides = Some(Strides { random: c.wrs, ..Strides::default() }))

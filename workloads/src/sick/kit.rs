@@ -1,5 +1,6 @@
 //! What every program of the gallery is made of: connected queue pairs in one process, and a flow over them.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -69,6 +70,8 @@ pub struct Rig {
     pub remote: Mr,
     /// Its protection domain.
     pub pd: Pd,
+    /// How far each sender is: runs follow each other, and a slow device completes in the next what this one posted.
+    progress: RefCell<Vec<Progress>>,
 }
 
 /// What is sent.
@@ -195,7 +198,8 @@ impl Kit {
             let own = if shape.cq_per_qp { new(None)? } else { Rc::clone(&peer_cq) };
             peers.push(make(&own)?);
         }
-        Ok(Rig { qps, peers, cqs, peer_cq, channel, local, remote, pd })
+        let progress = RefCell::new(vec![Progress::default(); qps.len()]);
+        Ok(Rig { qps, peers, cqs, peer_cq, channel, local, remote, pd, progress })
     }
 
     /// Connects two queue pairs with each other.
@@ -239,7 +243,7 @@ impl Rig {
 
     /// Sends as `flow` says, over all queue pairs in turn, for that long.
     pub fn run(&self, flow: &Flow, time: Duration) -> Result<()> {
-        let mut progress = vec![Progress::default(); self.qps.len()];
+        let mut progress = self.progress.borrow_mut();
         let index: HashMap<u32, usize> =
             self.qps.iter().enumerate().map(|(at, qp)| (qp.number(), at)).collect();
         let mut list = SendList::with_capacity(flow.list);

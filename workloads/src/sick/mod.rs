@@ -38,6 +38,7 @@ programs! {
     one_wr_per_post,
     path_mtu_small,
     qp_change_failed,
+    qp_churn,
     qp_in_error,
     qp_leak,
     qps_above_units,

@@ -23,14 +23,12 @@ fn run(kit: &Kit, healthy: bool) -> Result<()> {
     let end = Instant::now() + kit.seconds;
     while Instant::now() < end {
         let make = || Qp::new(&rig.pd, &rig.cqs[0], &rig.cqs[0], Transport::Rc, caps);
-        for _ in 0..4 {
-            let next = (make()?, make()?);
-            kit.connect(&next.0, &next.1, &kit.shape().wiring)?;
-            if !healthy {
-                kept.push(next);
-            }
+        let next = (make()?, make()?);
+        kit.connect(&next.0, &next.1, &kit.shape().wiring)?;
+        if !healthy {
+            kept.push(next);
         }
-        rig.run(&Flow::default(), Duration::from_millis(10))?;
+        rig.run(&Flow::default(), Duration::from_millis(20))?;
     }
     kept.into_iter().for_each(std::mem::forget);
     Ok(())

@@ -18,7 +18,7 @@ use super::wire::{self, Frame, Job};
 use crate::command;
 
 /// The soft-RoCE device.
-const DEVICE: &str = "rxe0";
+pub const DEVICE: &str = "rxe0";
 /// The network device under it.
 const NETDEV: &str = "dummy0";
 /// Its address, from a block reserved for documentation (RFC 5737) so that it clashes with nothing.

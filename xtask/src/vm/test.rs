@@ -74,6 +74,20 @@ pub fn main(test: &Test) -> Result<u8> {
     Ok(worst)
 }
 
+/// Runs one ignored test of a package in the guest, under a name that its environment is told of, and shows what it
+/// prints; returns its status.
+///
+/// # Errors
+/// When the test does not build or the virtual machine fails.
+pub fn one(kernel: &str, target: (&str, &str), name: &str, env: &[&str], limit: Duration) -> Result<u8> {
+    let (package, test) = target;
+    let programs = built(package, &[test.to_owned()])?;
+    let argv = vec!["sh".into(), "-c".into(), script(&programs, &["--nocapture", name])];
+    let mut plan = super::plan(&Options::new(kernel), argv, false, Some(limit))?;
+    plan.job.env.extend(env.iter().map(Into::into));
+    session::run(&plan, &mut PassOn)
+}
+
 /// Runs all guest tests on one kernel and returns the status and everything they printed; `None` where there are none.
 ///
 /// # Errors
@@ -134,16 +148,21 @@ fn programs() -> Result<Vec<Program>> {
     let targets = targets(&metadata);
     let mut programs = Vec::new();
     for (package, names) in targets {
-        let mut cargo = command::cargo();
-        cargo.args(["test", "--no-run", "--quiet", "--locked", "--message-format=json-render-diagnostics"]);
-        cargo.args(["--package", &package]);
-        for name in &names {
-            cargo.args(["--test", name]);
-        }
-        let messages = command::output(&mut cargo)?;
-        programs.extend(executables(&String::from_utf8_lossy(&messages)));
+        programs.extend(built(&package, &names)?);
     }
     Ok(programs)
+}
+
+/// Builds tests of a package.
+fn built(package: &str, names: &[String]) -> Result<Vec<Program>> {
+    let mut cargo = command::cargo();
+    cargo.args(["test", "--no-run", "--quiet", "--locked", "--message-format=json-render-diagnostics"]);
+    cargo.args(["--package", package]);
+    for name in names {
+        cargo.args(["--test", name]);
+    }
+    let messages = command::output(&mut cargo)?;
+    Ok(executables(&String::from_utf8_lossy(&messages)))
 }
 
 /// The packages that have guest tests, each with their names.

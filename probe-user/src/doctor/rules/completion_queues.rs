@@ -1,5 +1,7 @@
 //! How completion queues are laid out.
 
+use std::collections::HashMap;
+
 use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
@@ -7,6 +9,7 @@ use super::super::traffic::detail;
 use super::man;
 use crate::model::Cq;
 use crate::report::units::{bytes, count};
+use crate::sample::QueueKind;
 
 const SEVERAL: Threshold = Threshold {
     key: "min_qps",
@@ -39,12 +42,12 @@ pub static PER_QP: Rule = Rule {
 pub static TOO_SMALL: Rule = Rule {
     id: "cq-too-small",
     title: "a completion queue is smaller than what may complete into it",
-    looks_at: "entries of each completion queue against the send and receive queues of the queue pairs that use it",
+    looks_at: "entries of each completion queue against the send and receive queues of the queue pairs that use it, and against what was under way where posts are observed",
     plane: Plane::Control,
     thresholds: &[],
     cause: "When a completion queue runs over, the device breaks every queue pair that uses it. When a queue pair fails, all its outstanding requests complete with an error, unsignalled ones included.",
     remedy: "Create it with as many entries as all its queue pairs can have outstanding (sum of max_send_wr and max_recv_wr; a shared receive queue counts once), or resize it with ibv_resize_cq when queue pairs are added.",
-    unless: "the program never has as much outstanding as its queues hold (it signals one in N, or keeps count).",
+    unless: "the program keeps count and never has as much outstanding as its queues hold. Nothing is said where it was seen to stay below half of the completion queue.",
     workload: None,
     shown: Shown::By("cq-too-small"),
     links: &[man!("3", "ibv_create_cq"), man!("3", "ibv_resize_cq")],
@@ -103,28 +106,32 @@ fn per_qp(subject: &Subject<'_>) -> Verdict {
 
 fn too_small(subject: &Subject<'_>) -> Verdict {
     let queues = &subject.process.queues;
-    let mut found = 0;
-    let mut worst: Option<&Cq> = None;
+    let mut under_way: Option<HashMap<u64, u64>> = None;
+    let (mut found, mut looked_at) = (0, true);
+    let mut worst: Option<(&Cq, Option<u64>)> = None;
     for cq in queues.cqs().values().chain(queues.ended_cqs()) {
         if cq.created_ns.is_none() || cq.cqe == 0 || cq.most_possible <= u64::from(cq.cqe) {
             continue;
         }
+        if looked_at && under_way.is_none() {
+            under_way = most_under_way(subject);
+            looked_at = under_way.is_some();
+        }
+        // A program that was seen never to come near keeps count, and devices round what they grant up: a queue pair's
+        // 128 to 255, a completion queue's 144 to 255.
+        let seen = under_way.as_ref().map(|most| most.get(&cq.cq).copied().unwrap_or(0));
+        if seen.is_some_and(|n| n * 2 <= u64::from(cq.cqe)) {
+            continue;
+        }
         found += 1;
         let excess = |cq: &Cq| cq.most_possible as f64 / f64::from(cq.cqe.max(1));
-        if worst.is_none_or(|worst| excess(cq) > excess(worst)) {
-            worst = Some(cq);
+        if worst.is_none_or(|(worst, _)| excess(cq) > excess(worst)) {
+            worst = Some((cq, seen));
         }
     }
-    let Some(worst) = worst else { return Verdict::Clear };
-    // What was under way at most, where that is known: a program that never comes near may know what it does.
-    let outstanding = subject.traffic.and_then(|traffic| {
-        let most = traffic.senders().map(|(_, counts)| detail(counts)?.most_outstanding);
-        let sends = most.sum::<Option<u64>>()?;
-        Some(sends.saturating_add(traffic.all.recv_wrs))
-    });
-    let near = outstanding.is_none_or(|n| n * 2 > u64::from(worst.cqe));
+    let Some((worst, seen)) = worst else { return Verdict::Clear };
     Case::new(
-        if near { Severity::Warning } else { Severity::Note },
+        if seen.is_some() { Severity::Warning } else { Severity::Note },
         Confidence::Low,
         format!("{} smaller than what may complete into it", many(found, "completion queue")),
     )
@@ -134,11 +141,31 @@ fn too_small(subject: &Subject<'_>) -> Verdict {
         count(worst.most_possible),
         many(worst.qps.peak, "queue pair")
     ))
-    .because_of(outstanding.map(|n| Evidence {
-        text: format!("{} under way at most, all queue pairs together", many(n, "request")),
+    .because_of(seen.map(|n| Evidence {
+        text: format!("{} of them were under way at the same time", count(n)),
         qpns: Vec::new(),
     }))
     .found()
+}
+
+/// The most that was under way at the same time and could complete into each completion queue, by its pointer; an upper
+/// bound, because the most of several queue pairs need not coincide. `None` where it is not known of every queue pair.
+fn most_under_way(subject: &Subject<'_>) -> Option<HashMap<u64, u64>> {
+    let traffic = subject.traffic.filter(|traffic| traffic.is_whole())?;
+    let mut most: HashMap<u64, u64> = HashMap::new();
+    for (queue, counts) in traffic.queues.iter().filter(|(queue, _)| queue.kind == QueueKind::Qp) {
+        let qp = subject.qp_at(queue.pointer)?;
+        let sends = if counts.wrs > 0 { detail(counts)?.most_outstanding? } else { 0 };
+        let receives = counts.recv_wrs.min(u64::from(qp.max_recv_wr));
+        for (cq, n) in [(qp.send_cq, sends), (qp.recv_cq, receives)] {
+            let sum = most.entry(cq).or_default();
+            *sum = sum.saturating_add(n);
+        }
+    }
+    // What a shared receive queue holds may complete into any of them.
+    let shared =
+        traffic.queues.iter().any(|(queue, counts)| queue.kind == QueueKind::Srq && counts.recv_wrs > 0);
+    (!shared).then_some(most)
 }
 
 fn overrun(subject: &Subject<'_>) -> Verdict {

@@ -2,7 +2,7 @@
 
 use super::super::finding::{Confidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
-use super::super::subject::{Mover, Subject};
+use super::super::subject::Subject;
 use super::super::traffic::{ATOMICS, READS, WRITES, detail, mean_bytes, of_opcodes, share};
 use super::man;
 use crate::report::units::{bytes, count, duration, percent};
@@ -28,6 +28,9 @@ const CARED: Threshold = Threshold {
     unit: "bytes",
     why: "in longer payloads the two broken lines at the ends are lost among whole ones",
 };
+
+/// Bytes of a payload up to which a line more is at least an eighth more.
+const FEW_LINES: f64 = 512.0;
 
 /// Payloads that begin inside a line.
 pub static UNALIGNED: Rule = Rule {
@@ -152,9 +155,10 @@ fn unaligned(subject: &Subject<'_>) -> Verdict {
     let Some(those) = traffic.those(|_, counts| off(counts)) else { return Verdict::Clear };
     let (n, of) = known(&those.sum).unwrap_or_default();
     let lines = mean_bytes(&those.sum) / 64.0;
+    let nearly_all = share(n, of) >= 0.9 && mean_bytes(&those.sum) <= FEW_LINES;
     Case::new(
-        Severity::Note,
-        if subject.mover() == Mover::Software { Confidence::Low } else { Confidence::Medium },
+        if nearly_all && !subject.is_software() { Severity::Warning } else { Severity::Note },
+        Confidence::Medium,
         format!("{} of the payloads do not begin at a cache line", percent(share(n, of))),
     )
     .because(format!(
@@ -172,8 +176,8 @@ fn unaligned(subject: &Subject<'_>) -> Verdict {
 fn beyond_reach(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
     let (least, limit) = (subject.limit(&MANY), subject.limit(&RANDOM));
-    if subject.mover() == Mover::Software {
-        return Verdict::Clear;
+    if subject.is_software() {
+        return Verdict::NotObservable("software moves the data: there is no PCIe and no cache of a NIC");
     }
     // The peer's region is known only where the peer is on this host; the largest of them is the best guess.
     let largest = subject.host.largest_region();

@@ -22,6 +22,7 @@ mod state;
 mod unpin;
 mod visibility;
 
+use super::finding::Cost;
 use super::rule::Rule;
 
 /// `man` pages of libibverbs and the kernel, by section and name.
@@ -31,6 +32,16 @@ macro_rules! man {
     };
 }
 use man;
+
+/// A cost that only a NIC has, told of the emulated device without timing: nothing to rank by.
+fn untimed(published: &str) -> Cost {
+    Cost {
+        text: format!(
+            "nothing worth knowing on this device, which has no NIC's timing; on a NIC about {published} (published figure)"
+        ),
+        ..Cost::default()
+    }
+}
 
 /// All rules.
 pub const RULES: &[&Rule] = &[
@@ -54,6 +65,7 @@ pub const RULES: &[&Rule] = &[
     &fork::MAP_COUNT,
     &unpin::SLOW,
     &queue_pairs::LEAK,
+    &queue_pairs::CHURN,
     &queue_pairs::CREATION_FAILED,
     &queue_pairs::MANY,
     &queue_pairs::DEVICE_LIMIT,

@@ -6,7 +6,7 @@ use super::super::subject::{Mover, SPARE, Subject};
 use super::super::traffic::{
     ATOMICS, MANY_UNDER_WAY, READS, detail, is_pipelined, mean_bytes, of_opcodes, per_call, share,
 };
-use super::man;
+use super::{man, untimed};
 use crate::report::units::{bytes, count, percent};
 use crate::sample::QueueCounts;
 
@@ -144,6 +144,9 @@ pub static QUEUE_FULL: Rule = Rule {
     check: Check::Process(queue_full),
 };
 
+/// CPU time of a post that is a system call, ns: assumed; 200 to 1,000 are usual.
+const SYSTEM_CALL_NS: f64 = 500.0;
+
 /// CPU time as cost.
 fn core(rate: f64, ns: f64, what: &str) -> Cost {
     let core = (rate * ns / 1e9).min(1.0);
@@ -177,10 +180,11 @@ fn one_per_call(subject: &Subject<'_>) -> Verdict {
             && detail(counts).and_then(|d| d.most_outstanding).is_none_or(|n| n >= MANY_UNDER_WAY)
     };
     let Some(those) = traffic.those(|_, counts| single(counts)) else { return Verdict::Clear };
-    let rate = subject.per_second(those.sum.wrs);
+    let rate = subject.per_device_second(those.sum.wrs);
+    let mover = subject.mover();
     // A NIC fetches a list by DMA, and waits for it before it goes on with that queue pair: on a single one a list is
     // slower than the doorbells it saves (Kalia et al., ATC 2016, section 5.2.1). Software has no such wait.
-    let alone = those.n == 1 && subject.mover() != Mover::Software;
+    let alone = those.n == 1 && !subject.is_software();
     if alone
         || subject.waits_for_device()
         || !is_pipelined(&those.sum, &traffic.all)
@@ -188,9 +192,36 @@ fn one_per_call(subject: &Subject<'_>) -> Verdict {
     {
         return Verdict::Clear;
     }
+    let (severity, confidence, cost) = match mover {
+        // Without a doorbell a list saves a call in the program alone.
+        Mover::Untimed => {
+            (Severity::Note, Confidence::Low, untimed("150 ns a message for the call and its doorbell"))
+        }
+        Mover::Software => {
+            let core = (rate * SYSTEM_CALL_NS / 1e9).min(1.0);
+            let text = format!(
+                "some {} of a core at {} a second, if the system call of a post takes {SYSTEM_CALL_NS} ns (assumed, not \
+                 measured here)",
+                percent(core),
+                count(rate as u64)
+            );
+            let cost = Cost {
+                us_per_message: Some(SYSTEM_CALL_NS / 1e3),
+                cpu_share: Some(core),
+                text,
+                ..Cost::default()
+            };
+            (severity(core), Confidence::Medium, cost)
+        }
+        _ => (
+            severity(rate * POST_NS / 1e9),
+            Confidence::Medium,
+            core(rate, POST_NS, "the call and its doorbell"),
+        ),
+    };
     let mut case = Case::new(
-        severity(rate * POST_NS / 1e9),
-        Confidence::Medium,
+        severity,
+        confidence,
         format!("{} a second are posted one by one", many(rate as u64, "work request")),
     )
     .because(format!(
@@ -199,9 +230,10 @@ fn one_per_call(subject: &Subject<'_>) -> Verdict {
         bytes(mean_bytes(&those.sum) as u64),
         many(those.n, "queue pair")
     ))
-    .because_of(Some(those.which));
+    .because_of(Some(those.which))
+    .because_of(subject.slowly());
     if traffic.has_rates() {
-        case = case.costs(core(rate, POST_NS, "the call and its doorbell"));
+        case = case.costs(cost);
     }
     case.found()
 }
@@ -224,7 +256,7 @@ fn mergeable(subject: &Subject<'_>) -> Verdict {
     };
     let Some(those) = traffic.those(|_, counts| apart(counts)) else { return Verdict::Clear };
     let (n, of) = merge(&those.sum).unwrap_or_default();
-    let rate = subject.per_second(those.sum.wrs) * share(n, of);
+    let rate = subject.per_device_second(those.sum.wrs) * share(n, of);
     Case::new(
         severity(rate * POST_NS / 1e9),
         Confidence::Medium,
@@ -245,8 +277,9 @@ fn mergeable(subject: &Subject<'_>) -> Verdict {
 fn not_inlined(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
     let confidence = match subject.mover() {
-        // There is no PCIe to save a round trip of.
-        Mover::Software => return Verdict::Clear,
+        Mover::Software | Mover::Untimed => {
+            return Verdict::NotObservable("software moves the data: there is no PCIe and no cache of a NIC");
+        }
         Mover::Nic => Confidence::Medium,
         Mover::Modelled | Mover::Unknown => Confidence::Low,
     };
@@ -275,7 +308,7 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
             && share(could(counts), counts.wrs) >= limit
     };
     let Some(those) = traffic.those(|_, counts| by_sge(counts)) else { return Verdict::Clear };
-    let rate = subject.per_second(those.sum.wrs);
+    let rate = subject.per_device_second(those.sum.wrs);
     if is_pipelined(&those.sum, &traffic.all) || (traffic.has_rates() && rate < subject.limit(&OFTEN)) {
         return Verdict::Clear;
     }

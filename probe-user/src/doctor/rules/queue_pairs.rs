@@ -37,9 +37,9 @@ pub static MANY: Rule = Rule {
 
 const GROWN: Threshold = Threshold {
     key: "min_live",
-    value: 100.0,
+    value: 40.0,
     unit: "live queue pairs",
-    why: "fewer are a set-up that took its time",
+    why: "made in every quarter of the recording; fewer are a set-up that took its time",
 };
 
 /// Queue pairs that are never destroyed.
@@ -57,6 +57,44 @@ pub static LEAK: Rule = Rule {
     links: &[man!("3", "ibv_create_qp")],
     met: &["kvcache-ai/Mooncake#1845", "spdk/spdk#1697", "ceph/ceph#13435"],
     check: Check::Process(leak),
+};
+
+const COME_AND_GO: Threshold = Threshold {
+    key: "min_destroyed",
+    value: 50.0,
+    unit: "queue pairs destroyed",
+    why: "fewer are the end of a program, or of a test of the connection",
+};
+
+const OF_TIME: Threshold = Threshold {
+    key: "min_core_share",
+    value: 0.1,
+    unit: "share of a core spent on creating, connecting and destroying",
+    why: "a tenth of the time for nothing but connections",
+};
+
+const EACH_SENDS: Threshold = Threshold {
+    key: "max_wrs_each",
+    value: 16.0,
+    unit: "work requests per queue pair created",
+    why: "a connection costs tens of microseconds on the host alone, as much as some dozen messages",
+};
+
+/// Made anew all the time.
+pub static CHURN: Rule = Rule {
+    id: "qp-churn",
+    title: "queue pairs are created and destroyed all the time",
+    looks_at: "queue pairs created and destroyed, the time that creating, connecting (ibv_modify_qp) and destroying took, and work requests per queue pair where posts are observed",
+    plane: Plane::Control,
+    thresholds: &[&COME_AND_GO, &OF_TIME, &EACH_SENDS],
+    cause: "A queue pair is made for little work and destroyed again. Each costs system calls, device commands and three changes of state, on both sides, before the first message can go: far more than the message.",
+    remedy: "Keep connections and use them again: a pool of connected queue pairs per peer, closed after some idle time. Where peers change often, datagrams (UD) or a queue pair reset and connected anew (ibv_modify_qp to RESET) save the creation.",
+    unless: "peers come and go by themselves, and each stays as long as it likes.",
+    workload: None,
+    shown: Shown::By("qp-churn"),
+    links: &[man!("3", "ibv_create_qp"), man!("3", "ibv_modify_qp")],
+    met: &[],
+    check: Check::Process(churn),
 };
 
 /// Creation fails.
@@ -136,7 +174,7 @@ fn leak(subject: &Subject<'_>) -> Verdict {
     let Some(quarters) = subject.quarters(alive.filter_map(|qp| qp.created_ns)) else {
         return Verdict::NotEnoughData("the recording is too short to tell growth from set-up");
     };
-    let least = (live / 20).max(1);
+    let least = (live / 12).max(1);
     if quarters[1..].iter().any(|made| *made < least) {
         return Verdict::Clear;
     }
@@ -161,6 +199,43 @@ fn leak(subject: &Subject<'_>) -> Verdict {
         ..Cost::default()
     })
     .found()
+}
+
+fn churn(subject: &Subject<'_>) -> Verdict {
+    let made = subject.process.succeeded_calls(Call::CreateQp);
+    let destroyed = subject.process.succeeded_calls(Call::DestroyQp);
+    // Those that were destroyed while others were made: the end of a program destroys all it had.
+    let most = subject.process.queues.qp_population.peak;
+    let gone_while_running = destroyed.min(made.saturating_sub(most));
+    if (gone_while_running as f64) < subject.limit(&COME_AND_GO) || gone_while_running * 2 < made {
+        return Verdict::Clear;
+    }
+    let calls = [Call::CreateQp, Call::ModifyQp, Call::DestroyQp];
+    let cost = subject.time_cost(subject.process.counts(&calls).total_ns);
+    let each = subject.traffic.filter(|t| t.has_rates()).map(|t| t.all.wrs as f64 / made.max(1) as f64);
+    let little = each.is_some_and(|n| n <= subject.limit(&EACH_SENDS));
+    let dear = cost.cpu_share.is_some_and(|share| share >= subject.limit(&OF_TIME));
+    if !little && !dear {
+        return Verdict::Clear;
+    }
+    let mut case = Case::new(
+        if little || each.is_none() { Severity::Warning } else { Severity::Note },
+        if each.is_some() { Confidence::High } else { Confidence::Medium },
+        format!(
+            "{} a second are created, and destroyed again",
+            many(subject.per_second(made) as u64, "queue pair")
+        ),
+    )
+    .because(format!(
+        "{} created, {} destroyed, {} alive at most",
+        count(made),
+        count(destroyed),
+        count(most)
+    ));
+    if let Some(each) = each {
+        case = case.because(format!("{each:.1} work requests for each"));
+    }
+    case.costs(cost).found()
 }
 
 fn creation_failed(subject: &Subject<'_>) -> Verdict {

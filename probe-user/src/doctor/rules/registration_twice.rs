@@ -64,9 +64,9 @@ pub static PER_DOMAIN: Rule = Rule {
 
 const GROWN: Threshold = Threshold {
     key: "min_live",
-    value: 100.0,
+    value: 40.0,
     unit: "live regions",
-    why: "fewer are a set-up that took its time",
+    why: "made in every quarter of the recording; fewer are a set-up that took its time",
 };
 
 const GIVEN_BACK: Threshold = Threshold {
@@ -152,7 +152,7 @@ fn leak(subject: &Subject<'_>) -> Verdict {
         return Verdict::NotEnoughData("the recording is too short to tell growth from set-up");
     };
     // Growth goes on to the end; set-up is over by then.
-    let least = (live / 20).max(1);
+    let least = (live / 12).max(1);
     if quarters[1..].iter().any(|made| *made < least) {
         return Verdict::Clear;
     }

@@ -2,7 +2,7 @@
 
 use super::super::finding::{Confidence, Cost, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
-use super::super::subject::{Mover, Subject};
+use super::super::subject::Subject;
 use super::super::traffic::{ATOMICS, detail, is_pipelined, mean_bytes, of_opcodes, share};
 use super::man;
 use crate::report::units::{bytes, count, duration, percent};
@@ -13,6 +13,13 @@ const MANY: Threshold = Threshold {
     value: 10_000.0,
     unit: "work requests",
     why: "a thousand messages of set-up need no thought",
+};
+
+const SHARED: Threshold = Threshold {
+    key: "min_wrs",
+    value: 1_000.0,
+    unit: "work requests",
+    why: "what is shared stays so: a thousand show it; fewer are set-up",
 };
 
 const THREADS: Threshold = Threshold {
@@ -28,7 +35,7 @@ pub static THREADS_ON_QP: Rule = Rule {
     title: "several threads post to one queue pair",
     looks_at: "threads that post to each queue pair",
     plane: Plane::Data,
-    thresholds: &[&MANY, &THREADS],
+    thresholds: &[&SHARED, &THREADS],
     cause: "Posting takes the queue pair's lock, and its memory moves from one processor's cache to the other's: eight threads on one queue pair were measured at a third of the rate of one thread (0.58 against 1.90 million a second).",
     remedy: "Give each thread a queue pair of its own, and a thread domain (ibv_alloc_td with ibv_alloc_parent_domain), which also gives it a doorbell of its own.",
     unless: "threads post rarely, or one after the other by design.",
@@ -134,7 +141,7 @@ pub static GAP_DOMINATES: Rule = Rule {
 
 fn threads_on_qp(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
-    let (least, threads) = (subject.limit(&MANY), subject.limit(&THREADS));
+    let (least, threads) = (subject.limit(&SHARED), subject.limit(&THREADS));
     if traffic.all.wrs as f64 >= least && traffic.senders().all(|(_, counts)| counts.threads.is_none()) {
         return Verdict::NotObservable("which threads post is not seen");
     }
@@ -151,15 +158,15 @@ fn threads_on_qp(subject: &Subject<'_>) -> Verdict {
 
 fn one_qp(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
-    // Software has no units, and one queue pair is as good as many.
-    if subject.mover() == Mover::Software {
-        return Verdict::Clear;
+    // One queue pair is as good as many there.
+    if subject.is_software() {
+        return Verdict::NotObservable("software moves the data: there are no processing units of a NIC");
     }
     let Some((queue, counts)) = traffic.senders().max_by_key(|(_, counts)| counts.wrs) else {
         return Verdict::Clear;
     };
     let of_all = share(counts.wrs, traffic.all.wrs);
-    let rate = subject.per_second(counts.wrs);
+    let rate = subject.per_device_second(counts.wrs);
     if (counts.wrs as f64) < subject.limit(&MANY)
         || of_all < 0.9
         || mean_bytes(counts) > subject.limit(&SMALL)
@@ -187,8 +194,8 @@ fn one_qp(subject: &Subject<'_>) -> Verdict {
 
 fn many_busy(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
-    if subject.mover() == Mover::Software {
-        return Verdict::Clear;
+    if subject.is_software() {
+        return Verdict::NotObservable("software moves the data: there are no processing units of a NIC");
     }
     let senders = traffic.senders().count() as u64;
     let average = traffic.all.wrs / senders.max(1);

@@ -100,14 +100,14 @@ pub static LATE: Rule = Rule {
 fn everything(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return everything_by_creation(subject) };
     let (least, limit) = (subject.limit(&MANY), subject.limit(&ALL));
-    let small = if subject.mover() == Mover::Software { f64::INFINITY } else { subject.limit(&SMALL) };
+    let small = if subject.is_software() { f64::INFINITY } else { subject.limit(&SMALL) };
     let signalled = |counts: &crate::sample::QueueCounts| {
         traffic.enough(counts, least)
             && share(counts.signalled, counts.wrs) >= limit
             && mean_bytes(counts) <= small
     };
     let Some(those) = traffic.those(|_, counts| signalled(counts)) else { return Verdict::Clear };
-    let rate = subject.per_second(those.sum.wrs);
+    let rate = subject.per_device_second(those.sum.wrs);
     if subject.waits_for_device()
         || !is_pipelined(&those.sum, &traffic.all)
         || (traffic.has_rates() && rate < subject.limit(&RATE))
@@ -115,9 +115,16 @@ fn everything(subject: &Subject<'_>) -> Verdict {
         return Verdict::Clear;
     }
     let core = rate * COMPLETION_NS / 1e9;
+    let untimed = subject.mover() == Mover::Untimed;
     let mut case = Case::new(
-        if core >= 0.01 { Severity::Warning } else { Severity::Note },
-        if traffic.is_whole() { Confidence::High } else { Confidence::Medium },
+        if core >= 0.01 && !untimed { Severity::Warning } else { Severity::Note },
+        if untimed {
+            Confidence::Low
+        } else if traffic.is_whole() {
+            Confidence::High
+        } else {
+            Confidence::Medium
+        },
         format!("{} of all sends ask for a completion", percent(share(those.sum.signalled, those.sum.wrs))),
     )
     .because(format!(
@@ -126,8 +133,11 @@ fn everything(subject: &Subject<'_>) -> Verdict {
         count(those.sum.wrs),
         many(those.n, "queue pair")
     ))
-    .because_of(Some(those.which));
-    if traffic.has_rates() {
+    .because_of(Some(those.which))
+    .because_of(subject.slowly());
+    if untimed {
+        case = case.costs(super::untimed("23 ns a message for its completion"));
+    } else if traffic.has_rates() {
         case = case.costs(Cost {
             us_per_message: Some(COMPLETION_NS / 1e3),
             cpu_share: Some(core),
