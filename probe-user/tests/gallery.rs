@@ -23,11 +23,30 @@ const RECORDER: &str = env!("CARGO_BIN_EXE_rdma-probe");
 /// How long a program runs.
 const SECONDS: &str = "2.5";
 
-/// Recordings at the same time: on the emulated device, and in a virtual machine without a processor's help.
-const AT_ONCE: (usize, usize) = (4, 2);
+/// Recordings at the same time: on the emulated device, where each program has one of its own, and on a real one, whose
+/// counters are of all.
+const AT_ONCE: (usize, usize) = (4, 1);
 
 /// Programs whose fault soft-RoCE does not have, and why. Those that need a NIC's timing are not run there either.
-const NOT_ON_SOFT_ROCE: &[(&str, &str)] = &[];
+const NOT_ON_SOFT_ROCE: &[(&str, &str)] = &[
+    (
+        "events-at-high-rate",
+        "the virtual machine makes some 700 events a second, not the thousands that cost something",
+    ),
+    (
+        "host-gap-dominates",
+        "the virtual machine makes some hundred messages a second, as a program does that has time left",
+    ),
+    (
+        "local-protection-error",
+        "soft-RoCE completes the request with WR_FLUSH_ERR, not LOC_PROT_ERR: `requests-flushed` is found",
+    ),
+    (
+        "memlock-near",
+        "the program gives up its privilege, after which soft-RoCE refuses its posts (EACCES: they are writes to a file \
+         opened before)",
+    ),
+];
 
 /// What else is found of a program on soft-RoCE, rightly, and why.
 const ALSO_ON_SOFT_ROCE: &[(&str, &str, &str)] = &[];

@@ -70,13 +70,26 @@ impl Sysfs {
     /// All that is told of one port.
     pub fn port(&mut self, number: u32) -> Port {
         let at = PathBuf::from(format!("ports/{number}"));
+        let link_layer = self.text(at.join("link_layer")).unwrap_or_default();
+        let netdev = self.quiet(&at.join("gid_attrs/ndevs/0")).unwrap_or_default();
+        let ethernet = link_layer == "Ethernet";
         Port {
-            link_layer: self.text(at.join("link_layer")).unwrap_or_default(),
+            active_mtu_bytes: ethernet.then(|| self.roce_mtu(&netdev)).flatten().unwrap_or(0),
+            link_layer,
             rate_100mbps: self.text(at.join("rate")).and_then(|s| rate_100mbps(&s)).unwrap_or(0),
-            netdev: self.quiet(&at.join("gid_attrs/ndevs/0")).unwrap_or_default(),
+            netdev,
             gids: self.gids(&at),
             ..self.port_counters(number)
         }
+    }
+
+    /// Active MTU of a RoCE port: what of its network interface's MTU is left for the payload of a packet. It is in no
+    /// file of the RDMA device.
+    fn roce_mtu(&self, netdev: &str) -> Option<u32> {
+        let plain = !netdev.is_empty() && !netdev.contains('/') && netdev != "..";
+        let class = self.folder.parent()?.parent()?.join("net");
+        let mtu = plain.then(|| fs::read_to_string(class.join(netdev).join("mtu")).ok()).flatten()?;
+        roce_payload(mtu.trim().parse().ok()?)
     }
 
     /// What changes of a port: its state, and the counters of `counters` and `hw_counters`.
@@ -151,6 +164,13 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+/// The largest path MTU that fits packets of an interface's MTU, as the kernel reckons it (`iboe_get_mtu`): less 96 B of
+/// headers (GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4).
+fn roce_payload(mtu: u32) -> Option<u32> {
+    let room = mtu.checked_sub(96)?;
+    [4096, 2048, 1024, 512, 256].into_iter().find(|path_mtu| *path_mtu <= room)
+}
+
 /// `4: ACTIVE` → `ACTIVE`.
 fn after_colon(text: &str) -> String {
     text.split_once(':').map_or(text, |(_, name)| name).trim().to_owned()
@@ -186,6 +206,24 @@ mod tests {
             sysfs.unreadable.iter().map(|u| u.file.file_name().unwrap().to_str().unwrap()).collect();
         unreadable.sort_unstable();
         assert_eq!(unreadable, ["odd", "refused"]);
+    }
+
+    #[test]
+    fn the_active_mtu_of_a_roce_port_is_that_of_its_interface_less_the_headers() {
+        let steps =
+            [(9000, Some(4096)), (4200, Some(4096)), (4191, Some(2048)), (1500, Some(1024)), (300, None)];
+        assert_eq!(steps.map(|(mtu, _)| roce_payload(mtu)), steps.map(|(_, left)| left));
+        let sys = tempfile::tempdir().unwrap();
+        let at = sys.path().join("infiniband/mlx5_0/ports/1");
+        fs::create_dir_all(at.join("gid_attrs/ndevs")).unwrap();
+        fs::create_dir_all(sys.path().join("net/eth0")).unwrap();
+        fs::write(at.join("gid_attrs/ndevs/0"), "eth0\n").unwrap();
+        fs::write(sys.path().join("net/eth0/mtu"), "1500\n").unwrap();
+        let mut sysfs = Sysfs::new(&sys.path().join("infiniband"), "mlx5_0");
+        fs::write(at.join("link_layer"), "Ethernet\n").unwrap();
+        assert_eq!(sysfs.port(1).active_mtu_bytes, 1024);
+        fs::write(at.join("link_layer"), "InfiniBand\n").unwrap();
+        assert_eq!(sysfs.port(1).active_mtu_bytes, 0, "another port's figure is not this one's");
     }
 
     #[test]

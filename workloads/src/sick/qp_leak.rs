@@ -28,7 +28,7 @@ fn run(kit: &Kit, healthy: bool) -> Result<()> {
         if !healthy {
             kept.push(next);
         }
-        rig.run(&Flow::default(), Duration::from_millis(20))?;
+        rig.run(&Flow::default(), Duration::from_millis(40))?;
     }
     kept.into_iter().for_each(std::mem::forget);
     Ok(())

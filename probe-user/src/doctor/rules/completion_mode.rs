@@ -46,6 +46,9 @@ const UNDER_WAY: Threshold = Threshold {
 /// A poll that finds nothing, ns: assumed. 22 were measured in a loop of them on one processor; providers differ.
 const POLL_NS: f64 = 30.0;
 
+/// Share of the time that polls which are looked at take, from where on the program does little else.
+const FILLED: f64 = 0.2;
+
 /// A core burnt.
 pub static BUSY: Rule = Rule {
     id: "busy-poll-idle",
@@ -136,7 +139,11 @@ fn busy(subject: &Subject<'_>) -> Verdict {
     // Where one in N is signalled, few completions stand for much work.
     let work = cqes.max(subject.per_second(all.wrs));
     let empty = share(all.empty_polls, all.polls);
-    if polls < subject.limit(&POLLS)
+    // Where each poll is looked at, looking is most of what a poll takes: on a slow machine few fill the time.
+    let looking =
+        subject.process.data_path.observed.hit_ns.filter(|_| traffic.is_whole()).unwrap_or(0) as f64;
+    let filled = polls * (looking + POLL_NS) / 1e9;
+    if (polls < subject.limit(&POLLS) && filled < FILLED)
         || empty < subject.limit(&EMPTY)
         || work * subject.slow_motion() > subject.limit(&QUIET)
     {

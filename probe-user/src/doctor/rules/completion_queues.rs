@@ -38,16 +38,23 @@ pub static PER_QP: Rule = Rule {
     check: Check::Process(per_qp),
 };
 
+const COUNTED: Threshold = Threshold {
+    key: "max_seen_share",
+    value: 0.75,
+    unit: "share of the completion queue's entries that requests under way would fill",
+    why: "a program that was seen to stay below three quarters keeps count; above, a few more would run it over",
+};
+
 /// Too small for what may complete.
 pub static TOO_SMALL: Rule = Rule {
     id: "cq-too-small",
     title: "a completion queue is smaller than what may complete into it",
     looks_at: "entries of each completion queue against the send and receive queues of the queue pairs that use it, and against what was under way where posts are observed",
     plane: Plane::Control,
-    thresholds: &[],
+    thresholds: &[&COUNTED],
     cause: "When a completion queue runs over, the device breaks every queue pair that uses it. When a queue pair fails, all its outstanding requests complete with an error, unsignalled ones included.",
     remedy: "Create it with as many entries as all its queue pairs can have outstanding (sum of max_send_wr and max_recv_wr; a shared receive queue counts once), or resize it with ibv_resize_cq when queue pairs are added.",
-    unless: "the program keeps count and never has as much outstanding as its queues hold. Nothing is said where it was seen to stay below half of the completion queue.",
+    unless: "the program keeps count and never has as much outstanding as its queues hold. Nothing is said where it was seen to stay below three quarters of the completion queue.",
     workload: None,
     shown: Shown::By("cq-too-small"),
     links: &[man!("3", "ibv_create_cq"), man!("3", "ibv_resize_cq")],
@@ -120,7 +127,7 @@ fn too_small(subject: &Subject<'_>) -> Verdict {
         // A program that was seen never to come near keeps count, and devices round what they grant up: a queue pair's
         // 128 to 255, a completion queue's 144 to 255.
         let seen = under_way.as_ref().map(|most| most.get(&cq.cq).copied().unwrap_or(0));
-        if seen.is_some_and(|n| n * 2 <= u64::from(cq.cqe)) {
+        if seen.is_some_and(|n| n as f64 <= f64::from(cq.cqe) * subject.limit(&COUNTED)) {
             continue;
         }
         found += 1;

@@ -80,13 +80,20 @@ const EACH_SENDS: Threshold = Threshold {
     why: "a connection costs tens of microseconds on the host alone, as much as some dozen messages",
 };
 
+const OFTEN: Threshold = Threshold {
+    key: "min_per_second",
+    value: 200.0,
+    unit: "queue pairs created per second",
+    why: "on a NIC a queue pair costs some 0.1 to 1 ms of commands to its firmware: at this rate a good part of what it can do",
+};
+
 /// Made anew all the time.
 pub static CHURN: Rule = Rule {
     id: "qp-churn",
     title: "queue pairs are created and destroyed all the time",
     looks_at: "queue pairs created and destroyed, the time that creating, connecting (ibv_modify_qp) and destroying took, and work requests per queue pair where posts are observed",
     plane: Plane::Control,
-    thresholds: &[&COME_AND_GO, &OF_TIME, &EACH_SENDS],
+    thresholds: &[&COME_AND_GO, &OF_TIME, &EACH_SENDS, &OFTEN],
     cause: "A queue pair is made for little work and destroyed again. Each costs system calls, device commands and three changes of state, on both sides, before the first message can go: far more than the message.",
     remedy: "Keep connections and use them again: a pool of connected queue pairs per peer, closed after some idle time. Where peers change often, datagrams (UD) or a queue pair reset and connected anew (ibv_modify_qp to RESET) save the creation.",
     unless: "peers come and go by themselves, and each stays as long as it likes.",
@@ -215,11 +222,12 @@ fn churn(subject: &Subject<'_>) -> Verdict {
     let each = subject.traffic.filter(|t| t.has_rates()).map(|t| t.all.wrs as f64 / made.max(1) as f64);
     let little = each.is_some_and(|n| n <= subject.limit(&EACH_SENDS));
     let dear = cost.cpu_share.is_some_and(|share| share >= subject.limit(&OF_TIME));
-    if !little && !dear {
+    let often = subject.per_second(made) >= subject.limit(&OFTEN);
+    if !little && !dear && !often {
         return Verdict::Clear;
     }
     let mut case = Case::new(
-        if little || each.is_none() { Severity::Warning } else { Severity::Note },
+        if little || dear { Severity::Warning } else { Severity::Note },
         if each.is_some() { Confidence::High } else { Confidence::Medium },
         format!(
             "{} a second are created, and destroyed again",

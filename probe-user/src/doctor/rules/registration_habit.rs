@@ -9,9 +9,9 @@ use crate::sample::Call;
 
 const HABIT: Threshold = Threshold {
     key: "min_registrations",
-    value: 100.0,
+    value: 50.0,
     unit: "registrations",
-    why: "a program that sets itself up makes dozens",
+    why: "a program that sets itself up makes some dozens",
 };
 
 const RATE: Threshold = Threshold {
@@ -69,6 +69,11 @@ pub static HOT: Rule = Rule {
     check: Check::Process(hot),
 };
 
+/// Registrations, and share of the time at work they take, from where on they count though they are fewer than the
+/// threshold: large buffers take long.
+const FEW: u64 = 20;
+const MUCH: f64 = 0.1;
+
 fn repeated_share(subject: &Subject<'_>) -> f64 {
     subject.process.registrations.repeated as f64 / subject.registrations().max(1) as f64
 }
@@ -88,7 +93,8 @@ fn repeated(subject: &Subject<'_>) -> Verdict {
     let process = subject.process;
     let n = subject.registrations();
     let again = repeated_share(subject);
-    if (n as f64) < subject.limit(&HABIT) || again < subject.limit(&AGAIN) {
+    let felt = n >= FEW && total_ns(subject) as f64 / 1e9 / subject.seconds() >= MUCH;
+    if ((n as f64) < subject.limit(&HABIT) && !felt) || again < subject.limit(&AGAIN) {
         return Verdict::Clear;
     }
     let mut case = Case::new(severity(subject), Confidence::High, REPEATED.title).because(format!(
@@ -114,7 +120,9 @@ fn hot(subject: &Subject<'_>) -> Verdict {
     let process = subject.process;
     let n = subject.registrations();
     let rate = subject.per_second(n);
-    if (n as f64) < subject.limit(&HABIT)
+    // Few that take much of the time are as bad as many.
+    let felt = n >= FEW && total_ns(subject) as f64 / 1e9 / subject.seconds() >= MUCH;
+    if ((n as f64) < subject.limit(&HABIT) && !felt)
         || rate < subject.limit(&RATE)
         || repeated_share(subject) >= AGAIN.value
         || kept(subject)
