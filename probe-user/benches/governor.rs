@@ -224,13 +224,30 @@ impl Endless {
             command.spawn().ok().map(Ended)
         };
         let server = start(None)?;
-        thread::sleep(Duration::from_millis(400));
+        until_listening(&port);
         let client = start(Some("127.0.0.1"))?;
         // Messages flow.
         (0..100).find(|_| {
             rate(client.0.id(), Duration::from_millis(100)).is_some_and(|rate| rate.a_second > 0.0)
         })?;
         Some(Self { client, _server: server })
+    }
+}
+
+/// Waits until somebody listens on a port, but not for ever: what does not run is told as such.
+fn until_listening(port: &str) {
+    let place = format!(":{:04X} ", port.parse::<u16>().unwrap_or_default());
+    let is_listening = || {
+        let tables =
+            ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+        let mut lines = tables.iter().flat_map(|table| table.lines());
+        lines.any(|line| line.contains(&place) && line.contains(" 0A "))
+    };
+    for _ in 0..1000 {
+        if is_listening() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -315,7 +332,7 @@ fn run(load: &Load, recorded: bool) -> Option<Run> {
             .spawn()
             .ok()?,
     );
-    thread::sleep(Duration::from_millis(400));
+    until_listening(&port);
     let folder = tempfile::tempdir().ok()?;
     let trace = folder.path().join("t.trace");
     let shown = format!("LD_PRELOAD={}", preload.display());

@@ -181,14 +181,17 @@ fn trust(by: ObservedBy, objects: &[&Object], reading: &Reading) -> Observed {
     let in_slices = objects.iter().any(|o| o.source == Source::Function && is_sampled(o));
     let slices = reading.slices.as_ref().filter(|_| in_slices);
     let counting = match slices {
-        Some(slices) if slices.ratios => Counting::Ratios,
+        // Before the first slice has ended, nothing stands for the time in which nobody looked.
+        Some(slices) if slices.ratios || slices.slices == 0 => Counting::Ratios,
         _ => Counting::Estimated,
     };
-    let error = error(objects).max(slices.map_or(0.0, |slices| slices.error));
+    let of_slices = slices.map_or(Some(0.0), |slices| slices.error);
+    let error =
+        of_slices.map(|of_slices| error(objects).max(of_slices)).filter(|_| counting == Counting::Estimated);
     Observed {
         counting,
         share: rounded(looked_at as f64 / calls.max(1) as f64, 6),
-        error: (counting == Counting::Estimated).then(|| rounded(error, 4)),
+        error: error.map(|error| rounded(error, 4)),
         ..every
     }
 }
@@ -335,7 +338,7 @@ mod tests {
     #[test]
     fn slices_of_single_stepped_functions_give_ratios() {
         let slices =
-            SlicesTold { share: 0.1, error: 0.2, ratios: true, slowdown: 1.4, ..SlicesTold::default() };
+            SlicesTold { share: 0.1, error: Some(0.2), ratios: true, slices: 3, ..SlicesTold::default() };
         let counts = Counts { polls: 1000, ..Counts::default() };
         let seen = Object { kind: Kind::Cq, looked_at: 100, counts, ..object(None, 0) };
         let of = |ratios| {
@@ -344,6 +347,9 @@ mod tests {
         };
         assert_eq!((of(true).counting, of(true).error), (Counting::Ratios, None));
         assert_eq!((of(false).counting, of(false).error), (Counting::Estimated, Some(0.2)));
+        let none_yet = SlicesTold { ratios: false, slices: 0, ..slices.clone() };
+        let reading = Reading { slices: Some(none_yet), ..Reading::default() };
+        assert_eq!(trust(ObservedBy::Function, &[&seen], &reading).counting, Counting::Ratios);
     }
 
     #[test]

@@ -166,22 +166,28 @@ pub fn weight(since_last: Duration, wanted: Duration, share: f64) -> (u64, Durat
 
 /// Relative error bound (95 %) of what slices estimate: how much they differ, and what is not known of the cost of hits.
 /// `rates` are those found in each slice, `share` the hits' part of the time in them, `unseen` the part of the time after
-/// the last one.
-pub fn slices_error(rates: &[f64], share: f64, unseen: f64) -> f64 {
+/// the last one. `None` where that bounds nothing: too few slices, or too different ones.
+pub fn slices_error(rates: &[f64], share: f64, unseen: f64) -> Option<f64> {
     let n = rates.len() as f64;
-    if rates.len() < 2 {
-        return 1.0;
-    }
     let mean = rates.iter().sum::<f64>() / n;
-    if mean <= 0.0 {
-        return 1.0;
+    if rates.len() < 3 || mean <= 0.0 {
+        return None;
     }
     let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    let between = 1.96 * (variance / n).sqrt() / mean;
+    let between = students_t(rates.len() - 1) * (variance / n).sqrt() / mean;
     // A program that waits for its device does not lose what hits take: then the correction is too much by all of it. One
     // that does not wait is corrected by what a hit costs, which is known to a fifth.
     let correction = share.max(0.2 * share / (1.0 - share.min(0.99)));
-    (between + correction + unseen).min(1.0)
+    let error = between + correction + unseen;
+    (error < 1.0).then_some(error)
+}
+
+/// How many standard errors hold a mean with 95 % confidence (Student's distribution, two-sided): of few slices it is
+/// hardly known how much they differ.
+fn students_t(degrees_of_freedom: usize) -> f64 {
+    const SMALL: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
+    let known = degrees_of_freedom.checked_sub(1).and_then(|place| SMALL.get(place));
+    known.copied().unwrap_or(1.96 + 2.6 / degrees_of_freedom as f64)
 }
 
 #[cfg(test)]
@@ -282,8 +288,9 @@ mod tests {
         assert_eq!(exponents(&wild, f64::MAX, 0.0)[0], LARGEST);
         let (weight, length) = weight(Duration::ZERO, Duration::ZERO, f64::NAN);
         assert!(weight >= 2 && length > Duration::ZERO);
-        assert_eq!(slices_error(&[], 0.0, 0.0), 1.0);
-        assert_eq!(slices_error(&[0.0, 0.0], 0.0, 0.0), 1.0);
+        for few in [&[][..], &[5.0, 5.0], &[0.0, 0.0, 0.0], &[1.0, 1.0, 90.0]] {
+            assert_eq!(slices_error(few, 0.0, 0.0), None, "{few:?}");
+        }
     }
 
     #[test]
@@ -320,8 +327,11 @@ mod tests {
 
     #[test]
     fn the_error_of_slices_holds_how_they_differ_and_how_much_was_corrected() {
-        assert!(slices_error(&[100.0, 100.0, 100.0], 0.0, 0.0) < 1e-9);
-        assert!(slices_error(&[50.0, 150.0, 100.0], 0.0, 0.0) > 0.3);
-        assert!(slices_error(&[100.0, 100.0, 100.0], 0.4, 0.0) >= 0.4);
+        let error = |rates: &[f64], share| slices_error(rates, share, 0.0).expect("a bound");
+        assert!(error(&[100.0; 3], 0.0) < 1e-9);
+        assert!(error(&[90.0, 110.0, 100.0], 0.0) > 0.2, "of three slices little is known");
+        assert!(error(&[90.0, 110.0].repeat(8), 0.0) < 0.07);
+        assert!(error(&[100.0; 3], 0.4) >= 0.4);
+        assert!(students_t(10) > students_t(11) && students_t(1000) < 1.97);
     }
 }

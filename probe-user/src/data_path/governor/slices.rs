@@ -27,8 +27,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(15);
 pub struct SlicesTold {
     /// Share of the time that was watched, 0–1.
     pub share: f64,
-    /// Relative error bound of what is estimated.
-    pub error: f64,
+    /// Relative error bound of what is estimated; `None` where nothing bounds it yet.
+    pub error: Option<f64>,
     /// Only ratios mean something.
     pub ratios: bool,
     /// How many times as long the program takes in a slice.
