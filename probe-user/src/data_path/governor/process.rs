@@ -11,8 +11,9 @@ use super::slices;
 use crate::data_path::Costs;
 use crate::data_path::spending::cpu_ns;
 
-/// Asked for until something is known: all of what is done, and a part of polls that find nothing.
-const AT_FIRST: [u32; STREAMS] = [0, 0, 5, 0];
+/// Asked for until something is known: everything, so that what a short or slow program does is counted exactly. One that
+/// does a lot pays for it until the next look.
+const AT_FIRST: [u32; STREAMS] = [0; STREAMS];
 /// What was seen is forgotten by half after this time.
 const WINDOW_S: f64 = 1.0;
 /// CPU use is that of about so long.
