@@ -49,7 +49,24 @@ const NOT_ON_SOFT_ROCE: &[(&str, &str)] = &[
 ];
 
 /// What else is found of a program on soft-RoCE, rightly, and why.
-const ALSO_ON_SOFT_ROCE: &[(&str, &str, &str)] = &[];
+const ALSO_ON_SOFT_ROCE: &[(&str, &str, &str)] = &[
+    (
+        "nothing-signalled",
+        "cq-too-small",
+        "the completion queue is granted fewer entries than the send queue, which is full",
+    ),
+    ("nothing-signalled", "one-wr-per-post", "it posts one by one until the queue is full"),
+    (
+        "qp-leak",
+        "qp-churn",
+        "the twin connects anew too, and each time is a tenth of the time in a virtual machine",
+    ),
+    (
+        "send-queue-full",
+        "cq-too-small",
+        "63 entries are granted to either queue, and 63 requests are under way",
+    ),
+];
 
 /// The real device to run on.
 fn device() -> Option<String> {

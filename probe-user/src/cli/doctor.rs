@@ -75,8 +75,9 @@ pub struct Args {
     #[arg(long, value_name = "ID")]
     prove: Option<String>,
 
-    /// More options for `rdma-probe record` while looking, such as `--record=--no-kernel` (repeatable). Of a command, posts
-    /// and polls are looked at too, by probes as root and else by the tap; `--record=--data-path=off` leaves that
+    /// More options for `rdma-probe record` while looking, such as `--record=--no-kernel` (repeatable). Of a command every
+    /// post and poll is looked at, whatever that costs it: by probes as root, else by the tap. Of processes and the host
+    /// as many as the allowed overhead permits (--record=--overhead=PCT). `--record=--data-path=off` looks at none
     #[arg(long = "record", value_name = "OPTION", allow_hyphen_values = true, conflicts_with = "file")]
     record: Vec<OsString>,
 

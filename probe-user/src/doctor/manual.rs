@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use super::coverage::COVERED;
 use super::rule::{Rule, Shown, Threshold};
 use super::rules::RULES;
 use super::text::wrap;
+use super::words::words_of;
 
 /// Width of generated text.
 const WIDTH: usize = 118;
@@ -25,6 +27,11 @@ pub fn page(rule: &Rule) -> String {
     item("What to do", rule.remedy);
     item("Unless", rule.unless);
     item("Looks at", &format!("{} ({}).", rule.looks_at, rule.plane.words()));
+    let words: Vec<String> =
+        words_of(rule).iter().map(|(word, meaning)| format!("*{word}*: {meaning}")).collect();
+    if !words.is_empty() {
+        item("Words", &format!("{}.", words.join("; ")));
+    }
     if let Some(workload) = rule.workload {
         item("Proof", &format!("`rdma-workload compare {workload}` shows the slow and the fast way."));
     }
@@ -83,8 +90,27 @@ pub fn all_pages() -> String {
         let id = rule.id;
         let _ = writeln!(text, "| [`{id}`](#{id}) | {} | {} | {shown} |", rule.title, rule.plane.words());
     }
+    text.push_str(&covered());
     for rule in RULES {
         let _ = write!(text, "\n{}", page(rule));
+    }
+    text
+}
+
+/// What goes wrong, which rules tell it, and what shows each: a program of the gallery or made-up observations.
+fn covered() -> String {
+    let mut text = String::from(
+        "\n## What is covered\n\n\
+         `sick`: a program of [the gallery](gallery.md) shows it. *Made*: no machine at hand can produce it; it is tested on\n\
+         made-up observations.\n\n\
+         | what goes wrong | told by |\n|---|---|\n",
+    );
+    for (what, ids) in COVERED {
+        let told = ids.iter().filter_map(|id| RULES.iter().find(|rule| rule.id == *id)).map(|rule| {
+            let shown = if matches!(rule.shown, Shown::By(_)) { "sick" } else { "*made*" };
+            format!("[`{0}`](#{0}) ({shown})", rule.id)
+        });
+        let _ = writeln!(text, "| {what} | {} |", told.collect::<Vec<_>>().join(", "));
     }
     text
 }

@@ -4,6 +4,7 @@
 //! host, and answers with a finding, with nothing, or with why it cannot tell. The dashboard, `rdma-probe doctor` and
 //! traces carry the same [`Finding`]s.
 
+mod coverage;
 mod document;
 mod finding;
 mod manual;
@@ -14,6 +15,7 @@ mod settings;
 mod subject;
 mod text;
 mod traffic;
+mod words;
 
 use std::collections::BTreeMap;
 

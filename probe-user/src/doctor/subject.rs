@@ -253,6 +253,25 @@ impl<'m> Subject<'m> {
         (found > 0).then(|| (found, named(&first, found)))
     }
 
+    /// The places in the program that made most of the objects alive by these calls, where stacks were taken.
+    pub fn made_at(&self, calls: &[Call]) -> Option<Evidence> {
+        let id = self.process.info.id;
+        let mut places: BTreeMap<String, u64> = BTreeMap::new();
+        for site in self.process.sites.iter().filter(|site| calls.contains(&site.call) && site.live > 0) {
+            let Some(caller) = site.stack.first() else { continue };
+            *places.entry(crate::report::frame(self.model, id, *caller)).or_default() += site.live;
+        }
+        let mut places: Vec<(String, u64)> = places.into_iter().collect();
+        places.sort_by_key(|(_, live)| std::cmp::Reverse(*live));
+        let named: Vec<String> = places
+            .iter()
+            .take(3)
+            .map(|(place, live)| format!("{} by {place}", units::count(*live)))
+            .collect();
+        (!named.is_empty())
+            .then(|| Evidence { text: format!("alive, made {}", named.join(", ")), qpns: Vec::new() })
+    }
+
     /// How many of these moments lie in each quarter of the time the process was at work; `None` when that is shorter
     /// than half a second.
     pub fn quarters(&self, moments: impl Iterator<Item = u64>) -> Option<[u64; 4]> {

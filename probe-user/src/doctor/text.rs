@@ -37,6 +37,13 @@ pub fn write_text(
         writeln!(out)?;
         one(i + 1, finding, width, out)?;
     }
+    if let Some(first) = findings.first() {
+        writeln!(
+            out,
+            "\nMore on each, its thresholds and its words: rdma-probe doctor --explain {}",
+            first.id
+        )?;
+    }
     if !open.is_empty() {
         writeln!(out, "\nNot decided:")?;
     }

@@ -12,9 +12,9 @@ use crate::sample::QueueCounts;
 
 const MANY: Threshold = Threshold {
     key: "min_wrs",
-    value: 10_000.0,
+    value: 5_000.0,
     unit: "work requests",
-    why: "a thousand messages of set-up need no thought",
+    why: "a second of them at the rate below; a thousand messages of set-up need no thought",
 };
 
 const RATE: Threshold = Threshold {
@@ -84,7 +84,7 @@ const FITS: Threshold = Threshold {
 
 const FEW: Threshold = Threshold {
     key: "min_wrs",
-    value: 2_000.0,
+    value: 1_000.0,
     unit: "work requests",
     why: "one at a time, a second of messages is fewer than a queue full of them; a few hundred are set-up",
 };

@@ -196,6 +196,7 @@ fn leak(subject: &Subject<'_>) -> Verdict {
         quarters.map(count).join(", ")
     ))
     .because(format!("{} created, {} destroyed", count(made), count(destroyed)))
+    .because_of(subject.made_at(&[Call::CreateQp]))
     .because_of(states.map(|(n, which)| Evidence {
         text: format!("{} in the error state: {}", count(n), which.text),
         ..which

@@ -69,10 +69,19 @@ pub static HOT: Rule = Rule {
     check: Check::Process(hot),
 };
 
-/// Registrations, and share of the time at work they take, from where on they count though they are fewer than the
+/// Registrations, and share of the time at work they take, from where on they are felt though they are fewer than the
 /// threshold: large buffers take long.
 const FEW: u64 = 20;
 const MUCH: f64 = 0.1;
+
+/// Whether registrations are felt though they are few: they take much of the time, or come with every other post.
+fn felt(subject: &Subject<'_>) -> bool {
+    let n = subject.registrations();
+    let share = total_ns(subject) as f64 / 1e9 / subject.seconds();
+    let with_posts =
+        subject.traffic.is_some_and(|t| t.is_whole() && t.all.post_calls > 0 && n * 2 >= t.all.post_calls);
+    n >= FEW && (share >= MUCH || with_posts)
+}
 
 fn repeated_share(subject: &Subject<'_>) -> f64 {
     subject.process.registrations.repeated as f64 / subject.registrations().max(1) as f64
@@ -93,7 +102,7 @@ fn repeated(subject: &Subject<'_>) -> Verdict {
     let process = subject.process;
     let n = subject.registrations();
     let again = repeated_share(subject);
-    let felt = n >= FEW && total_ns(subject) as f64 / 1e9 / subject.seconds() >= MUCH;
+    let felt = felt(subject);
     if ((n as f64) < subject.limit(&HABIT) && !felt) || again < subject.limit(&AGAIN) {
         return Verdict::Clear;
     }
@@ -120,8 +129,7 @@ fn hot(subject: &Subject<'_>) -> Verdict {
     let process = subject.process;
     let n = subject.registrations();
     let rate = subject.per_second(n);
-    // Few that take much of the time are as bad as many.
-    let felt = n >= FEW && total_ns(subject) as f64 / 1e9 / subject.seconds() >= MUCH;
+    let felt = felt(subject);
     if ((n as f64) < subject.limit(&HABIT) && !felt)
         || rate < subject.limit(&RATE)
         || repeated_share(subject) >= AGAIN.value

@@ -80,7 +80,7 @@ const GIVEN_BACK: Threshold = Threshold {
 pub static LEAK: Rule = Rule {
     id: "mr-leak",
     title: "memory regions are made all the time and hardly any is given back",
-    looks_at: "how many live regions were made in each quarter of the recording, and how many were deregistered",
+    looks_at: "how many live regions were made in each quarter of the recording, how many were deregistered, and which places in the program made those that live",
     plane: Plane::Control,
     thresholds: &[&GROWN, &GIVEN_BACK],
     cause: "Regions are registered and not deregistered: on reconnect, on an error path, or by a registration cache without a limit. Their pages stay pinned, and sooner or later a limit is met (locked memory, the device's number of regions).",
@@ -166,6 +166,7 @@ fn leak(subject: &Subject<'_>) -> Verdict {
         quarters.map(count).join(", ")
     ))
     .because(format!("{} registered, {} of them deregistered", count(made), percent(back)))
+    .because_of(subject.made_at(&REGISTRATIONS))
     .costs(Cost {
         memory_bytes: Some(registrations.bytes.live),
         text: format!("{} pinned, growing", bytes(registrations.bytes.live)),
