@@ -227,8 +227,10 @@ impl Endless {
         until_listening(&port);
         let client = start(Some("127.0.0.1"))?;
         // Messages flow.
-        (0..100).find(|_| {
-            rate(client.0.id(), Duration::from_millis(100)).is_some_and(|rate| rate.a_second > 0.0)
+        (0..200).find(|_| {
+            // It may have no device yet.
+            thread::sleep(Duration::from_millis(50));
+            rate(client.0.id(), Duration::from_millis(50)).is_some_and(|rate| rate.a_second > 0.0)
         })?;
         Some(Self { client, _server: server })
     }
