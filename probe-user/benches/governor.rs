@@ -90,11 +90,14 @@ fn main() {
         || LOADS.iter().filter(|load| wanted.is_none_or(|wanted| load.name.contains(wanted.as_str())));
     println!("load {}, kernel {}", uptime.trim(), kernel());
     println!(
-        "messages while watched, of those while not: {pairs} pairs of windows of {WINDOW:?} within one run"
+        "messages while watched, of those while not: {pairs} pairs of windows of {WINDOW:?} within one run;"
     );
     println!(
-        "{:<21} {:>9} {:>7} {:>15} {:>9} {:>9}",
-        "load", "msg/s", "median", "95 % within", "lowest", "highest"
+        "in brackets the same of windows that were all not watched: what the machine's noise alone makes of it"
+    );
+    println!(
+        "{:<21} {:>9}   {:<42} a CPU second of the client",
+        "load", "msg/s", "a second: median, 95 % within"
     );
     for load in loads() {
         windows(load, pairs);
@@ -151,7 +154,7 @@ fn windows(load: &Load, pairs: usize) {
         let pair = |(n, of): (usize, &Option<Rate>)| beside(*of, bare[n], bare[n + 1], which);
         let mut ratios: Vec<f64> = watched.iter().enumerate().filter_map(pair).collect();
         let mut noise: Vec<f64> = bare.windows(3).filter_map(|w| beside(w[1], w[0], w[2], which)).collect();
-        text += &format!(" {:<36}", format!("{} [{}]", told_ratio(&mut ratios), told_ratio(&mut noise)));
+        text += &format!(" {:<42}", format!("{} [{}]", told_ratio(&mut ratios), told_ratio(&mut noise)));
     }
     let mut rates: Vec<f64> = bare.iter().flatten().map(|rate| rate.a_second).collect();
     println!("{:<21} {:>9.0}  {}", load.name, middle(&mut rates), text.trim_end());
