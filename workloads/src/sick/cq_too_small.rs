@@ -15,7 +15,9 @@ pub static PROGRAM: Program = Program {
 };
 
 fn run(kit: &Kit, healthy: bool) -> Result<()> {
-    // Devices round what they grant up, soft-RoCE 64 to 127: what is under way is more than that.
+    // Devices round what they grant up, soft-RoCE 64 to 127: what is under way after each post is more than that, however
+    // fast the device.
     let shape = Shape { depth: 256, cqe: (!healthy).then_some(64), ..kit.shape() };
-    kit.rig(&shape)?.run(&Flow { window: 128, ..Flow::default() }, kit.seconds)
+    let flow = Flow { list: 128, signal_every: 128, window: 128, ..Flow::default() };
+    kit.rig(&shape)?.run(&flow, kit.seconds)
 }
