@@ -33,7 +33,9 @@ fn digest(ctx: &ProbeContext, failed: bool) {
     let flags = Flags(ctx.arg::<u64>(3).unwrap_or(0));
     let weight = 1u64 << flags.exponent();
     let operations = if failed { 0 } else { weight };
-    let Some((subject, meter)) = meter::hit(Stream::of_post(flags.signalled()) as usize, operations) else { return };
+    let Some((subject, meter)) = meter::hit(Stream::of_post(flags.signalled()) as usize, operations) else {
+        return;
+    };
     count_digest(ctx, subject, flags, weight, failed);
     meter.end();
 }
