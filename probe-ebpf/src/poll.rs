@@ -213,7 +213,7 @@ fn polled(
         if (*thread).reaped_ns != data::NOT_FOLLOWED {
             (*thread).reaped_ns = if weight == 1 { now } else { 0 };
         }
-        let mut context = Context { subject, counters, thread };
+        let mut context = Context { subject, counters: counters.cast::<c_void>(), thread };
         bpf_loop(ROUNDS, entries as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
         (*thread).reading.successes
     };
@@ -231,9 +231,10 @@ pub struct Reading {
     weight: u64,
 }
 
+/// What the rounds are given. The [`ObjectCounters`] are not named, as in the context of a walk.
 struct Context {
     subject: Subject,
-    counters: *mut ObjectCounters,
+    counters: *mut c_void,
     thread: *mut Thread,
 }
 
@@ -269,7 +270,13 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
         let entry = &*(&raw const (*thread).entries).cast::<Wc>().add(place);
         if entry.status != 0 {
             let weight = (*thread).reading.weight;
-            count_status(context.subject, context.counters, entry.status, entry.qp_num, weight);
+            count_status(
+                context.subject,
+                context.counters.cast::<ObjectCounters>(),
+                entry.status,
+                entry.qp_num,
+                weight,
+            );
             return 0;
         }
         (*thread).reading.successes += 1;

@@ -123,10 +123,13 @@ fn bits(word: u64) -> u64 {
 }
 
 /// What the rounds of a walk are given: only the stack may hold pointers.
+///
+/// The [`Ring`] is not named: LLVM declares types that are only pointed to in the order of its own memory, and with more
+/// than one of them the object is another in every folder it is built in.
 #[derive(Clone, Copy)]
 struct Context {
     thread: *mut Thread,
-    ring: *mut Ring,
+    ring: *mut c_void,
 }
 
 /// Looks at a chain of at most `most` work requests. `counters` tell what came before; in `ring` the signalled ones are
@@ -154,7 +157,7 @@ pub fn over(
         walk.at = wr;
         walk.left = most;
         if wr != 0 && most != 0 {
-            let mut context = Context { thread, ring };
+            let mut context = Context { thread, ring: ring.cast::<c_void>() };
             let next = one(&raw mut context, wr);
             (*thread).walk.at = next;
             if next != 0 && most > 1 {
@@ -359,6 +362,7 @@ pub fn bounded<const MASK: u64>(mut number: u64) -> usize {
 #[inline(always)]
 unsafe fn class(context: Context, (opcode, size): (usize, usize), flags: u32, wr_id: u64) {
     let Context { thread, ring } = context;
+    let ring = ring.cast::<Ring>();
     // SAFETY: this thread's own memory, and a live map value; the places are within bounds, as promised.
     unsafe {
         *(&raw mut (*thread).opcodes).cast::<u64>().add(opcode) += 1;
