@@ -70,10 +70,16 @@ fn ten_thousand_registrations_are_exact_in_count_bytes_errno_and_time() {
     let cost = median(costs);
     println!("program minus probe: {cost:.0} ns per registration, {calibrated:.0} ns calibrated");
     assert!((cost / calibrated - 1.0).abs() <= 0.2, "{cost} ns, calibrated {calibrated} ns");
-    let large = events.iter().zip(&own).filter(|(event, own)| own.1 >= 1 << 20 && event.errno == 0);
-    let ratio = median(large.map(|(event, own)| own.3 as f64 / event.duration_ns as f64).collect());
-    println!("program over probe for regions of 1 MiB and more: {ratio:.3}");
-    assert!((ratio - 1.0).abs() <= 0.1, "{ratio}");
+    let large = || events.iter().zip(&own).filter(|(event, own)| own.1 >= 1 << 20 && event.errno == 0);
+    let ratio = |cost: f64| {
+        median(large().map(|(event, own)| (own.3 as f64 - cost) / event.duration_ns as f64).collect())
+    };
+    // A trap costs an emulated processor some 15 us, a tenth of such a registration: it is taken off.
+    let (raw, without_cost) = (ratio(0.0), ratio(calibrated));
+    println!(
+        "program over probe for regions of 1 MiB and more: {raw:.3}, without the probe's cost {without_cost:.3}"
+    );
+    assert!((without_cost - 1.0).abs() <= 0.1, "{without_cost}");
 }
 
 #[test]
