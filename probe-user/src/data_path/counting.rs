@@ -1,5 +1,6 @@
 //! Reading what the probes of the data path have counted.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,21 +259,19 @@ impl Counting {
     /// Reads everything, by process. What is gone is taken out of the table, which is bounded, and kept here.
     pub fn read(&mut self) -> BTreeMap<ProcessId, Reading> {
         let mut living: BTreeMap<ProcessId, Reading> = BTreeMap::new();
-        let mut gone = Vec::new();
-        for (key, counters) in self.tables.objects.iter().filter_map(Result::ok) {
-            let (key, counters) = (key.0, counters.0);
+        let walked = self.tables.objects.iter().filter_map(Result::ok);
+        let walked = walked.map(|(key, counters)| (key.0, counters.0));
+        let now = |key: &ObjectKey| self.tables.objects.get(&PlainObjectKey(*key), 0).ok().map(|c| c.0);
+        for (key, counters) in settled(walked, now) {
             let Some(object) = object(&key, &counters) else { continue };
             let id = ProcessId { pid: key.tgid, start_ns: key.start_ns };
             if key.ended_ns == 0 {
                 living.entry(id).or_default().objects.push(object);
             } else {
-                gone.push((key, id, object));
+                // Removed only now: a key that goes while the table is walked makes the walk start again.
+                let _ = self.tables.objects.remove(&PlainObjectKey(key));
+                self.gone.entry(id).or_default().add(object);
             }
-        }
-        // Removed only now: a key that goes while the table is walked makes the walk start again.
-        for (key, id, object) in gone {
-            let _ = self.tables.objects.remove(&PlainObjectKey(key));
-            self.gone.entry(id).or_default().add(object);
         }
         let mut all = self.gone.clone();
         for (id, reading) in living {
@@ -301,11 +300,13 @@ impl Counting {
     }
 
     fn read_latencies(&self, all: &mut BTreeMap<ProcessId, Reading>) {
-        for (key, ring) in self.tables.rings.iter().filter_map(Result::ok) {
-            let Some(reading) = all.get_mut(&ProcessId { pid: key.0.tgid, start_ns: key.0.start_ns }) else {
-                continue;
-            };
-            reading.unmatched += ring.0.unmatched;
+        let rings = self.tables.rings.iter().filter_map(Result::ok);
+        let unmatched: BTreeMap<_, _> =
+            rings.map(|(key, ring)| ((key.0.tgid, key.0.start_ns, key.0.number), ring.0.unmatched)).collect();
+        for ((pid, start_ns, _), unmatched) in unmatched {
+            if let Some(reading) = all.get_mut(&ProcessId { pid, start_ns }) {
+                reading.unmatched += unmatched;
+            }
         }
         let mut by_class: BTreeMap<(ProcessId, u16), Histogram> = BTreeMap::new();
         for (key, count) in self.tables.latencies.iter().filter_map(Result::ok) {
@@ -346,6 +347,32 @@ impl Counting {
             let _ = self.tables.failures.remove(&key);
         }
     }
+}
+
+/// The entries of a table that changes while it is walked, each object once.
+///
+/// A program that destroys a queue moves its entry to another key. The kernel's walk then begins anew where it stood on
+/// the one that went, and may meet the object under both: read as living and, a moment later, as ended. `now` looks an
+/// entry up again. Such an object is the ended one, unless another one has come to its address.
+fn settled(
+    walked: impl Iterator<Item = (ObjectKey, ObjectCounters)>,
+    now: impl Fn(&ObjectKey) -> Option<ObjectCounters>,
+) -> BTreeMap<ObjectKey, ObjectCounters> {
+    let mut entries: BTreeMap<ObjectKey, ObjectCounters> = walked.collect();
+    let ended: BTreeSet<(ObjectKey, u32)> = entries
+        .iter()
+        .filter(|(key, _)| key.ended_ns != 0)
+        .map(|(key, counters)| (ObjectKey { ended_ns: 0, ..*key }, counters.number))
+        .collect();
+    for (key, number) in ended {
+        let Entry::Occupied(mut living) = entries.entry(key) else { continue };
+        // The program's probe first writes the ended entry and then removes the living one.
+        match now(&key).filter(|counters| counters.number != number) {
+            Some(counters) => living.insert(counters),
+            None => living.remove(),
+        };
+    }
+    entries
 }
 
 /// Where an object's operations passed several places, the one nearest to the program counts.
@@ -411,6 +438,38 @@ mod tests {
         counters.counters = [0; COUNTERS];
         (counters.counters[qp::WRS], counters.number, counters.sizes[6]) = (wrs, 17, wrs);
         object(&key, &counters).unwrap()
+    }
+
+    fn entry(ended_ns: u64, number: u32, wrs: u64) -> (ObjectKey, ObjectCounters) {
+        let key = ObjectKey {
+            start_ns: 1,
+            address: 0x10,
+            ended_ns,
+            tgid: 5,
+            kind: kind::QP as u16,
+            source: source::FUNCTION,
+        };
+        // SAFETY: plain numbers, for which all zeroes are valid.
+        let mut counters: ObjectCounters = unsafe { std::mem::zeroed() };
+        (counters.counters[qp::WRS], counters.number) = (wrs, number);
+        (key, counters)
+    }
+
+    #[test]
+    fn an_object_that_ends_while_the_table_is_walked_is_counted_once() {
+        let wrs = |walked: &[(u64, u32, u64)], now: Option<(u32, u64)>| {
+            let walked = walked.iter().map(|(ended_ns, number, wrs)| entry(*ended_ns, *number, *wrs));
+            let settled = settled(walked, |_| now.map(|(number, wrs)| entry(0, number, wrs).1));
+            settled.iter().map(|(key, c)| (key.ended_ns, c.counters[qp::WRS])).collect::<Vec<_>>()
+        };
+        // Walked anew after another one went.
+        assert_eq!(wrs(&[(0, 17, 5), (0, 17, 6)], None), [(0, 6)]);
+        // Read as living, then moved; its old entry may still be about to go.
+        assert_eq!(wrs(&[(0, 17, 5), (99, 17, 6)], None), [(99, 6)]);
+        assert_eq!(wrs(&[(0, 17, 5), (99, 17, 6)], Some((17, 6))), [(99, 6)]);
+        // Another one has come to its address since.
+        assert_eq!(wrs(&[(0, 17, 5), (99, 17, 6)], Some((18, 1))), [(0, 1), (99, 6)]);
+        assert_eq!(wrs(&[(0, 18, 1), (98, 16, 3), (99, 17, 6)], Some((18, 2))), [(0, 2), (98, 3), (99, 6)]);
     }
 
     #[test]
