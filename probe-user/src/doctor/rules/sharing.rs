@@ -117,7 +117,7 @@ const GAP: Threshold = Threshold {
 
 const AT_WORK: Threshold = Threshold {
     key: "min_per_second",
-    value: 1_500.0,
+    value: 3_000.0,
     unit: "work requests per second",
     why: "a program that makes fewer has time left: it waits for something else, and that is no fault",
 };
