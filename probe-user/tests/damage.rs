@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use data_path::{
-    Case, Held, PLAIN, check, check_posts, count, count_script, count_script_with, perftest, posts,
+    Case, Held, PLAIN, can_run, check, check_posts, count, count_script, count_script_with, library,
+    perftest, posts,
 };
 
 /// Rounds of what comes and goes; `RDMA_PROBE_DAMAGE_ROUNDS=1000` for more.
@@ -15,30 +16,9 @@ fn rounds() -> u32 {
     std::env::var("RDMA_PROBE_DAMAGE_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
 }
 
-/// True where probes can be attached and perftest is installed; else says why the test does nothing.
-fn can_run() -> bool {
-    // SAFETY: the call has no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: attaching probes needs root");
-        return false;
-    }
-    if !Path::new("/sys/bus/event_source/devices/uprobe/type").exists() {
-        eprintln!("skipped: this kernel has no user probes");
-        return false;
-    }
-    if Command::new("ib_write_bw").arg("--version").output().is_err() {
-        eprintln!("skipped: perftest is not installed");
-        return false;
-    }
-    true
-}
-
 /// The emulated device, to be preloaded.
 fn device() -> PathBuf {
-    let built =
-        Command::new(env!("CARGO")).args(["build", "--quiet", "--package", "rnic-emu-preload"]).status();
-    assert!(built.expect("cargo runs").success(), "rnic-emu-preload does not build");
-    Path::new(data_path::PROBE).with_file_name("librnic_emu.so")
+    library("rnic-emu-preload", "librnic_emu.so")
 }
 
 /// A program that posts and checks what it does, in a loop until `stop` exists; says how often it went round.

@@ -2,39 +2,11 @@
 
 mod data_path;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use data_path::{BANDWIDTH, Case, attach_to_running, check, check_posts, count_script, perftest, posts};
-
-/// True where probes can be attached and perftest is installed; else says why the test does nothing.
-fn can_run() -> bool {
-    // SAFETY: the call has no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: attaching probes needs root");
-        return false;
-    }
-    if !Path::new("/sys/bus/event_source/devices/uprobe/type").exists() {
-        eprintln!("skipped: this kernel has no user probes");
-        return false;
-    }
-    if Command::new("ib_write_bw").arg("--version").output().is_err() {
-        eprintln!("skipped: perftest is not installed");
-        return false;
-    }
-    true
-}
-
-/// A preloadable library of the workspace, built if need be.
-fn library(package: &str, file: &str) -> PathBuf {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", package])
-        .status()
-        .expect("cargo runs");
-    assert!(built.success(), "{package} does not build");
-    let program = Path::new(data_path::PROBE);
-    program.with_file_name(file)
-}
+use data_path::{
+    BANDWIDTH, Case, attach_to_running, can_run, check, check_posts, count_script, library, perftest, posts,
+};
 
 fn preloading(libraries: &[PathBuf], part_id: Option<&str>) -> String {
     let list: Vec<_> = libraries.iter().map(|l| l.display().to_string()).collect();

@@ -62,6 +62,35 @@ pub const BANDWIDTH: [Case; 12] = [
     Case { tool: "ib_write_bw", more: "-c UC", list: 5, ..PLAIN },
 ];
 
+/// True where probes can be attached and perftest is installed; else says why the test does nothing.
+pub fn can_run() -> bool {
+    // SAFETY: the call has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: attaching probes needs root");
+        return false;
+    }
+    if !Path::new("/sys/bus/event_source/devices/uprobe/type").exists() {
+        eprintln!("skipped: this kernel has no user probes");
+        return false;
+    }
+    if Command::new("ib_write_bw").arg("--version").output().is_err() {
+        eprintln!("skipped: perftest is not installed");
+        return false;
+    }
+    true
+}
+
+/// A preloadable library of the workspace, built if need be.
+pub fn library(package: &str, file: &str) -> PathBuf {
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", package])
+        .status()
+        .expect("cargo runs");
+    assert!(built.success(), "{package} does not build");
+    let program = Path::new(PROBE);
+    program.with_file_name(file)
+}
+
 impl Case {
     fn arguments(&self) -> String {
         let mut text = format!("-n{} -s{} -q{} -l{}", self.iterations, self.size, self.qps, self.list);
