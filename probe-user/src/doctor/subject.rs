@@ -303,8 +303,12 @@ impl<'m> Subject<'m> {
             // Where software moves the data, processors limit in any case.
             return false;
         };
-        let asleep = self.process.count(Call::GetCqEvent).total_ns as f64 / self.busy_ns() as f64;
-        spins_per_wr(&traffic.all) >= self.limit(&SPARE) || asleep >= SPARE_ASLEEP
+        spins_per_wr(&traffic.all) >= self.limit(&SPARE) || self.waits_for_events()
+    }
+
+    /// Whether the threads of the process sleep until an event comes: waking up then takes most of a message's time.
+    pub fn waits_for_events(&self) -> bool {
+        self.process.count(Call::GetCqEvent).total_ns as f64 >= SPARE_ASLEEP * self.busy_ns() as f64
     }
 
     /// What moves the process's data.

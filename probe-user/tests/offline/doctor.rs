@@ -488,6 +488,8 @@ fn what_sources_tell_of_places_and_order() {
     small(false, 1).has("small-not-inlined");
     small(true, 1).lacks("small-not-inlined");
     small(false, 64).lacks("small-not-inlined");
+    // Waking up takes longer than the message.
+    small(false, 1).event(SECOND, 6 * SECOND, Call::GetCqEvent, Detail::None).lacks("small-not-inlined");
 }
 
 #[test]
@@ -507,6 +509,8 @@ fn what_a_post_costs_is_said_only_where_the_posting_thread_limits() {
     posts("mlx5_core", 2, busy).has("one-wr-per-post");
     posts("rdma_rxe", 1, busy).has("one-wr-per-post");
     posts("mlx5_core", 1, waiting).has("one-queue-pair");
+    // An empty poll after each post, and one in vain for every other: as busy as can be.
+    posts("mlx5_core", 1, 2_400_000).lacks("one-queue-pair");
     for id in ["everything-signalled", "one-wr-per-post"] {
         posts("mlx5_core", 2, waiting).lacks(id);
     }

@@ -112,7 +112,7 @@ pub static NOT_INLINED: Rule = Rule {
     thresholds: &[&FEW, &OFTEN, &FITS, &NOT_INLINE],
     cause: "For a payload by SGE the device reads the request, then the payload: one more round trip over PCIe, some 0.3 µs. An inline payload comes with the request. Few requests are under way at a time here, so that each message waits for it.",
     remedy: "Ask for max_inline_data (the payload's length, up to what the device takes) in ibv_create_qp and set IBV_SEND_INLINE on short sends and writes (perftest: -I 64); the buffer may then be used again at once.",
-    unless: "throughput alone counts: with many requests under way the round trips overlap, and the copy costs the processor more than it saves (nothing is said then).",
+    unless: "throughput alone counts: with many requests under way the round trips overlap, and the copy costs the processor more than it saves (nothing is said then, nor where the program sleeps until an event comes: waking up takes twenty times as long).",
     workload: Some("inline"),
     shown: Shown::By("small-not-inlined"),
     links: &[man!("3", "ibv_post_send"), man!("3", "ibv_create_qp")],
@@ -311,7 +311,10 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
     };
     let Some(those) = traffic.those(|_, counts| by_sge(counts)) else { return Verdict::Clear };
     let rate = subject.per_device_second(those.sum.wrs);
-    if is_pipelined(&those.sum, &traffic.all) || (traffic.has_rates() && rate < subject.limit(&OFTEN)) {
+    if is_pipelined(&those.sum, &traffic.all)
+        || subject.waits_for_events()
+        || (traffic.has_rates() && rate < subject.limit(&OFTEN))
+    {
         return Verdict::Clear;
     }
     Case::new(Severity::Note, confidence, NOT_INLINED.title)
