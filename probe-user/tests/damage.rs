@@ -2,19 +2,16 @@
 //! profiler comes, goes, and is killed. On the emulated device; attaching probes needs root.
 
 mod data_path;
+mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use data_path::{
-    Case, Held, PLAIN, can_run, check, check_posts, count, count_script, count_script_with, library,
-    perftest, posts,
+    Case, Held, PLAIN, attach_to_running, can_run, check, check_one_after_the_other, check_posts, count,
+    count_script, count_script_with, library, perftest, posts, rounds,
 };
-
-/// Rounds of what comes and goes; `RDMA_PROBE_DAMAGE_ROUNDS=1000` for more.
-fn rounds() -> u32 {
-    std::env::var("RDMA_PROBE_DAMAGE_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
-}
+use support::compile;
 
 /// The emulated device, to be preloaded.
 fn device() -> PathBuf {
@@ -81,7 +78,7 @@ fn profilers_that_come_and_go_and_are_killed_leave_programs_under_load_as_they_w
     });
     let (mut client, _server) = perftest_under_load("19701");
     let pids: Vec<u32> = shells.iter().map(Child::id).chain([client.0.id()]).collect();
-    for round in 0..rounds() {
+    for round in 0..rounds(6) {
         let mut counter = count(pids[round as usize % pids.len()], folder.path());
         // Some are killed at once, some detach in good order, and some while they look.
         let signal = [libc::SIGKILL, libc::SIGINT, libc::SIGTERM][round as usize % 3];
@@ -129,6 +126,20 @@ fn a_hundred_processes_at_once_and_what_they_become_by_exec_are_counted_each() {
     let script = format!("for i in $(seq 100); do sh -c 'exec {program} classic 2' & done; wait");
     let told = count_script_with(&script, &[("LD_PRELOAD", &device())]);
     check_posts(&told, 100, &["aborted"]);
+}
+
+#[test]
+fn a_library_that_is_opened_and_closed_over_and_over_is_counted_on_and_each_queue_pair_by_itself() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile(folder.path(), "comes_and_goes.c", "comes_and_goes", &[]);
+    // The emulated device holds on to the library.
+    let arguments = ["libibverbs.so.1", &rounds(20).to_string(), "stays"];
+    let device = device();
+    let told = attach_to_running(&program, &arguments, &[("LD_PRELOAD", device.to_str().expect("a path"))]);
+    check_one_after_the_other(&told);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! What is known of the stripped provider libraries of Debian 12 (rdma-core 44.0-2), told from their files alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use object::Object as _;
 use probe_user::entry::{Class, Kernel};
 use probe_user::providers::{FoundBy, Provider, Role, inspect, installed};
 
@@ -79,16 +80,64 @@ fn mlx5_has_two_classic_polls_and_a_family_of_extended_ones() {
     assert_eq!(counts[&Role::EndPoll], 6);
 }
 
+/// Functions of Debian's libraries by name, as their source puts them into the tables and objects: see
+/// docs/data-path.md. Lines of `library build-id` and, below each, of `role name offset`; hexadecimal.
+const NAMED: &str = include_str!("data/provider-functions.txt");
+
+/// The build ID of a library.
+fn build_id(path: &Path) -> Option<String> {
+    let bytes = std::fs::read(path).ok()?;
+    let elf = object::File::parse(&*bytes).ok()?;
+    Some(elf.build_id().ok()??.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[test]
+fn what_is_found_in_stripped_libraries_is_what_their_source_names_and_nothing_else() {
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for library in NAMED.split("\n\n").skip_while(|text| text.starts_with('#')) {
+        let mut lines = library.lines();
+        let (name, id) = lines.next().and_then(|head| head.split_once(' ')).expect("library and build ID");
+        let path = format!("/usr/lib/x86_64-linux-gnu/libibverbs/lib{name}-rdmav34.so");
+        if build_id(Path::new(&path)).as_deref() != Some(id) {
+            eprintln!("{path} is another build than {id}: not compared");
+            continue;
+        }
+        let mut names: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
+        let mut named: BTreeSet<(String, u64)> = BTreeSet::new();
+        for line in lines {
+            let [role, symbol, at] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let at = u64::from_str_radix(at, 16).expect("an offset");
+            names.entry(at).or_default().insert(symbol);
+            named.insert((role.to_owned(), at));
+        }
+        let found: BTreeSet<(String, u64)> = provider(name)
+            .functions
+            .iter()
+            .filter_map(|f| Some((f.role.name().to_owned(), f.file_offset?)))
+            .collect();
+        let tell = |of: &BTreeSet<(String, u64)>| -> Vec<String> {
+            of.iter().map(|(role, at)| format!("{role} {at:x} {:?}", names.get(at))).collect()
+        };
+        let missing = tell(&named.difference(&found).cloned().collect());
+        let strange = tell(&found.difference(&named).cloned().collect());
+        if !missing.is_empty() || !strange.is_empty() {
+            wrong.push(format!("{name}: not found {missing:?}, but {strange:?}"));
+        }
+        compared += 1;
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    println!("{compared} libraries");
+}
+
 #[test]
 fn mlx5_fills_its_extended_queue_pairs_by_type() {
     let provider = provider("mlx5");
     let counts = counts(&provider);
     // rdma-core's qp.c: one frame, one builder per opcode but two of send, setters for RC/UC, UD/XRC/DC and Ethernet.
-    for role in
-        [Role::WrStart, Role::WrComplete, Role::WrAbort, Role::WrRdmaWrite, Role::WrRdmaRead, Role::WrSendTso]
-    {
+    for role in [Role::WrStart, Role::WrAbort, Role::WrRdmaWrite, Role::WrRdmaRead, Role::WrSendTso] {
         assert_eq!(counts[&role], 1, "{role:?}");
     }
+    assert_eq!(counts[&Role::WrComplete], 2, "the other one refuses: a queue pair that may not send has it");
     assert_eq!(counts[&Role::WrSend], 2);
     for role in [Role::WrSetSge, Role::WrSetSgeList, Role::WrSetInlineData, Role::WrSetInlineDataList] {
         assert_eq!(counts[&role], 3, "{role:?}");

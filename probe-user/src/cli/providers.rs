@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use probe_user::entry::{Class, Kernel};
-use probe_user::providers::{Function, Provider, inspect, installed};
+use probe_user::providers::{Function, Probed, Provider, inspect, installed};
 
 /// Show the data-path functions of provider libraries and what a probe on each would cost here
 ///
@@ -84,7 +84,12 @@ fn row(out: &mut impl Write, function: &Function) -> io::Result<()> {
         (None, _) => function.import.clone().unwrap_or_default(),
     };
     let class = function.class.map_or("-", class_name);
-    writeln!(out, "  {:<24}{place:<24}{class:<16}{}", function.role.name(), function.reason)
+    let probed = match function.probed {
+        Probed::Entry => "entry",
+        Probed::EntryAndReturn => "entry, return",
+        Probed::Nowhere => "not probed",
+    };
+    writeln!(out, "  {:<24}{place:<24}{probed:<15}{class:<16}{}", function.role.name(), function.reason)
 }
 
 fn class_name(class: Class) -> &'static str {

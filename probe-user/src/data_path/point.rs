@@ -101,6 +101,7 @@ pub fn function(role: Role, offset: u64, delta: u64, class: Class) -> Vec<Point>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::providers::Probed;
 
     #[test]
     fn a_post_is_left_before_it_is_entered() {
@@ -118,6 +119,34 @@ mod tests {
         // Without a return probe the cheap instruction is taken.
         let points = function(Role::ReqNotifyCq, 0x10, 4, Class::Emulated);
         assert_eq!((points[0].offset, points[0].class), (0x14, Some(Class::Emulated)));
+    }
+
+    #[test]
+    fn what_is_said_to_be_probed_is() {
+        use Role::*;
+        for role in [
+            PostSend,
+            PostRecv,
+            PostSrqRecv,
+            PollCq,
+            ReqNotifyCq,
+            WrStart,
+            WrComplete,
+            WrAbort,
+            WrSend,
+            WrSetSge,
+            StartPoll,
+            NextPoll,
+            EndPoll,
+        ] {
+            let points = function(role, 0, 0, Class::Emulated);
+            let said = match role.probed() {
+                Probed::Nowhere => vec![],
+                Probed::Entry => vec![false],
+                Probed::EntryAndReturn => vec![true, false],
+            };
+            assert_eq!(points.iter().map(|p| p.returns).collect::<Vec<_>>(), said, "{role:?}");
+        }
     }
 
     #[test]

@@ -27,9 +27,27 @@ const LARGEST_SHIFT: u64 = 512;
 /// Functions of the extended API, each with how it was told.
 pub fn functions(library: &Library) -> BTreeSet<(Role, u64, FoundBy)> {
     let mut found = BTreeSet::new();
+    let mut places = BTreeSet::new();
+    let mut others = Vec::new();
     for start in library.functions() {
         for fields in filled(library, start).into_values() {
-            found.extend(queue_pair(&fields).or_else(|| completion_queue(&fields)).into_iter().flatten());
+            if let Some(shift) = queue_pair(&fields) {
+                places.insert(shift);
+                found.extend(named(&fields, &QP_EX, shift));
+            } else if completion_queue(&fields) {
+                found.extend(named(&fields, &CQ_EX, 0));
+            } else {
+                others.push(fields);
+            }
+        }
+    }
+    // Once it is known where in the provider's struct the object lies, code that replaces single functions is told too:
+    // mlx5 gives a queue pair another `wr_complete` when its state changes. Where it begins the struct, the same fields of
+    // other structs look alike.
+    for shift in places.into_iter().filter(|shift| *shift > 0) {
+        let is_field = |at: &u64| QP_EX.iter().any(|(field, _)| field + shift == *at);
+        for fields in others.iter().filter(|fields| fields.keys().all(is_field)) {
+            found.extend(named(fields, &QP_EX, shift));
         }
     }
     found.extend(poll_rows(library));
@@ -52,8 +70,9 @@ fn filled(library: &Library, start: u64) -> BTreeMap<Object, Fields> {
 
 /// The object may begin anywhere in the provider's own struct (mlx5 has it behind a resource header), and its fields
 /// all look alike, so its ends tell where it is: nothing is stored before the first function, which is
-/// that of compare-and-swap where there is one, and otherwise the last is `wr_abort`.
-fn queue_pair(fields: &Fields) -> Option<Vec<(Role, u64, FoundBy)>> {
+/// that of compare-and-swap where there is one, and otherwise the last is `wr_abort`. `None` where these are not the
+/// fields of a queue pair.
+fn queue_pair(fields: &Fields) -> Option<u64> {
     let has = |field: u64| fields.contains_key(&field);
     let fits = |shift: &u64| {
         let frame = [320, 328, 336].map(|field| field + shift);
@@ -64,16 +83,15 @@ fn queue_pair(fields: &Fields) -> Option<Vec<(Role, u64, FoundBy)>> {
     let shifts: Vec<u64> = (0..=LARGEST_SHIFT).step_by(8).filter(fits).collect();
     let begins = |shift: &&u64| has(QP_FIRST + **shift) && !has(QP_FIRST - 8 + **shift);
     let ends = |shift: &&u64| !has(QP_END + **shift);
-    let shift = shifts.iter().find(begins).or_else(|| shifts.iter().find(ends))?;
-    Some(named(fields, &QP_EX, *shift))
+    shifts.iter().find(begins).or_else(|| shifts.iter().find(ends)).copied()
 }
 
 /// Every provider has its `ibv_cq_ex` first in its own struct. A shift must not be tried here: the fields that read an
 /// entry look like the poll functions three fields on.
-fn completion_queue(fields: &Fields) -> Option<Vec<(Role, u64, FoundBy)>> {
+fn completion_queue(fields: &Fields) -> bool {
     let has = |field: u64| fields.contains_key(&field);
     let whole = CQ_EX.iter().all(|(field, _)| has(*field)) && has(CQ_READ_OPCODE);
-    (whole && fields.keys().all(|at| *at <= CQ_LAST_FIELD)).then(|| named(fields, &CQ_EX, 0))
+    whole && fields.keys().all(|at| *at <= CQ_LAST_FIELD)
 }
 
 fn named(fields: &Fields, roles: &[(u64, Role)], shift: u64) -> Vec<(Role, u64, FoundBy)> {

@@ -2,7 +2,8 @@
 //!
 //! Only constants that name functions or data of the library are followed (`lea reg, [rip+x]`), through moves between
 //! registers and the pairs that vectorising compilers build in SSE registers (`movq`, `punpcklqdq`, `movups`). Every
-//! instruction is read once, in order; behind a return or jump the registers are those of the branch that leads there.
+//! instruction is read in order; behind a return or jump the registers are those of the branch that leads there. What a
+//! branch leads back to is read again, with what the registers hold then.
 
 use std::collections::BTreeMap;
 
@@ -32,13 +33,21 @@ pub struct Object {
 #[derive(Clone)]
 struct Constants {
     general: [Option<u64>; 16],
+    /// What a register holds instead where a condition said so (`cmov`).
+    otherwise: [Option<u64>; 16],
     vector: [[Option<u64>; 2]; 16],
     versions: [u32; 16],
 }
 
+/// Branches back that are followed in one function, and instructions read behind each: compilers let branches end in
+/// common code of a few stores.
+const MOST_BRANCHES_BACK: usize = 64;
+const LONGEST_BEHIND: usize = 64;
+
 /// Reads the code of one function that begins at `start`.
 pub fn acts(code: &[u8], start: u64) -> Vec<Act> {
-    let mut paths = Paths { constants: Constants::unknown(), pending: BTreeMap::new(), table: None };
+    let mut paths =
+        Paths { constants: Constants::unknown(), pending: BTreeMap::new(), table: None, back: Vec::new() };
     let mut info = InstructionInfoFactory::new();
     let mut acts = Vec::new();
     let mut fell_through = true;
@@ -50,7 +59,26 @@ pub fn acts(code: &[u8], start: u64) -> Vec<Act> {
         paths.constants.step(&instruction, &mut info, &mut acts);
         fell_through = paths.leave(&instruction);
     }
+    for (target, mut constants) in paths.back {
+        let behind = target.checked_sub(start).and_then(|at| code.get(usize::try_from(at).ok()?..));
+        let decoder = Decoder::with_ip(64, behind.unwrap_or_default(), target, DecoderOptions::NONE);
+        for instruction in decoder.into_iter().take(LONGEST_BEHIND) {
+            if instruction.is_invalid() {
+                break;
+            }
+            constants.step(&instruction, &mut info, &mut acts);
+            if !falls_through(&instruction) {
+                break;
+            }
+        }
+    }
     acts
+}
+
+/// True when the next instruction may follow this one.
+fn falls_through(i: &Instruction) -> bool {
+    let ends = [FlowControl::UnconditionalBranch, FlowControl::IndirectBranch, FlowControl::Return];
+    !ends.contains(&i.flow_control())
 }
 
 /// What registers hold where branches lead.
@@ -60,6 +88,8 @@ struct Paths {
     pending: BTreeMap<u64, Constants>,
     /// The state at the last jump through a table, whose targets are not known.
     table: Option<Constants>,
+    /// Where branches lead back, and the state there.
+    back: Vec<(u64, Constants)>,
 }
 
 impl Paths {
@@ -74,18 +104,23 @@ impl Paths {
     fn leave(&mut self, i: &Instruction) -> bool {
         let flow = i.flow_control();
         if matches!(flow, FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch) {
-            self.pending.entry(i.near_branch_target()).or_insert_with(|| self.constants.clone());
+            let target = i.near_branch_target();
+            if target > i.ip() {
+                self.pending.entry(target).or_insert_with(|| self.constants.clone());
+            } else if self.back.len() < MOST_BRANCHES_BACK {
+                self.back.push((target, self.constants.clone()));
+            }
         }
         if flow == FlowControl::IndirectBranch {
             self.table = Some(self.constants.clone());
         }
-        !matches!(flow, FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return)
+        falls_through(i)
     }
 }
 
 impl Constants {
     fn unknown() -> Self {
-        Self { general: [None; 16], vector: [[None; 2]; 16], versions: [0; 16] }
+        Self { general: [None; 16], otherwise: [None; 16], vector: [[None; 2]; 16], versions: [0; 16] }
     }
 
     fn step(&mut self, i: &Instruction, info: &mut InstructionInfoFactory, acts: &mut Vec<Act>) {
@@ -111,6 +146,12 @@ impl Constants {
         }
         match known {
             Some(Value::General(register, value)) => self.set(register, value),
+            Some(Value::Either(register, [value, otherwise])) => {
+                self.set(register, value);
+                if let Some(slot) = general_index(register).and_then(|n| self.otherwise.get_mut(n)) {
+                    *slot = otherwise;
+                }
+            }
             Some(Value::Vector(register, pair)) => {
                 if let Some(slot) = vector_index(register).and_then(|n| self.vector.get_mut(n)) {
                     *slot = pair;
@@ -127,7 +168,12 @@ impl Constants {
             Mnemonic::Lea if i.memory_base() == Register::RIP => {
                 Some(Value::General(to, Some(i.ip_rel_memory_address())))
             }
-            Mnemonic::Mov if to.is_gpr64() && from.is_gpr64() => Some(Value::General(to, self.of(from))),
+            Mnemonic::Mov if to.is_gpr64() && from.is_gpr64() => {
+                Some(Value::Either(to, [self.of(from), self.otherwise(from)]))
+            }
+            mnemonic if is_conditional_move(mnemonic) && to.is_gpr64() && from.is_gpr64() => {
+                Some(Value::Either(to, [self.of(to), self.of(from)]))
+            }
             Mnemonic::Movq if to.is_xmm() && from.is_gpr64() => {
                 Some(Value::Vector(to, [self.of(from), None]))
             }
@@ -145,6 +191,11 @@ impl Constants {
     }
 
     fn store(&self, i: &Instruction, object: Object, displacement: u64, acts: &mut Vec<Act>) {
+        if i.mnemonic() == Mnemonic::Mov
+            && let Some(value) = self.otherwise(i.op1_register())
+        {
+            acts.push(Act::Store { object, displacement, value });
+        }
         let values = match i.mnemonic() {
             Mnemonic::Mov if i.op1_register().is_gpr64() => [self.of(i.op1_register()), None],
             Mnemonic::Movups | Mnemonic::Movaps | Mnemonic::Movdqa | Mnemonic::Movdqu => {
@@ -164,6 +215,10 @@ impl Constants {
         self.general.get(general_index(register)?).copied().flatten()
     }
 
+    fn otherwise(&self, register: Register) -> Option<u64> {
+        self.otherwise.get(general_index(register)?).copied().flatten()
+    }
+
     fn pair(&self, register: Register) -> [Option<u64>; 2] {
         vector_index(register).and_then(|n| self.vector.get(n)).copied().unwrap_or_default()
     }
@@ -171,6 +226,9 @@ impl Constants {
     fn set(&mut self, register: Register, value: Option<u64>) {
         if let Some(slot) = general_index(register).and_then(|n| self.general.get_mut(n)) {
             *slot = value;
+        }
+        if let Some(slot) = general_index(register).and_then(|n| self.otherwise.get_mut(n)) {
+            *slot = None;
         }
         if let Some(version) = general_index(register).and_then(|n| self.versions.get_mut(n)) {
             *version = version.wrapping_add(1);
@@ -210,7 +268,34 @@ impl Constants {
 
 enum Value {
     General(Register, Option<u64>),
+    Either(Register, [Option<u64>; 2]),
     Vector(Register, [Option<u64>; 2]),
+}
+
+fn is_conditional_move(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::{
+        Cmova, Cmovae, Cmovb, Cmovbe, Cmove, Cmovg, Cmovge, Cmovl, Cmovle, Cmovne, Cmovno, Cmovnp, Cmovns,
+        Cmovo, Cmovp, Cmovs,
+    };
+    matches!(
+        mnemonic,
+        Cmova
+            | Cmovae
+            | Cmovb
+            | Cmovbe
+            | Cmove
+            | Cmovg
+            | Cmovge
+            | Cmovl
+            | Cmovle
+            | Cmovne
+            | Cmovno
+            | Cmovnp
+            | Cmovns
+            | Cmovo
+            | Cmovp
+            | Cmovs
+    )
 }
 
 fn stored_to(i: &Instruction) -> Option<(Register, u64)> {
@@ -280,6 +365,34 @@ mod tests {
         let code = [0x48, 0x8d, 0x05, 0, 1, 0, 0, 0x74, 3, 0x31, 0xc0, 0xc3, 0x48, 0x89, 0x47, 0x08];
         let object = Object { register: Register::RDI, version: 0 };
         assert_eq!(acts(&code, 0), [Act::Store { object, displacement: 8, value: 0x107 }]);
+    }
+
+    #[test]
+    fn code_that_a_branch_leads_back_to_is_read_with_the_registers_of_the_branch() {
+        // lea rax,[rip+0x100]; mov [rdi+8],rax; ret; lea rax,[rip+0x200]; jmp back to the mov : as libhns fills the
+        // setters of its extended queue pairs
+        let code = [
+            0x48, 0x8d, 0x05, 0, 1, 0, 0, 0x48, 0x89, 0x47, 0x08, 0xc3, 0x48, 0x8d, 0x05, 0, 2, 0, 0, 0xeb,
+            0xf2,
+        ];
+        let object = Object { register: Register::RDI, version: 0 };
+        let store = |value| Act::Store { object, displacement: 8, value };
+        let stores: Vec<Act> =
+            acts(&code, 0).into_iter().filter(|act| matches!(act, Act::Store { .. })).collect();
+        assert_eq!(stores, [store(0x107), store(0x213)]);
+    }
+
+    #[test]
+    fn a_conditional_move_stores_one_or_the_other() {
+        // lea rax,[rip+0x10]; lea rdx,[rip+0x20]; cmovne rdx,rax; mov [rdi+0xa0],rdx : as libmlx4 fills its extended
+        // completion queue
+        let code = [
+            0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0x48, 0x8d, 0x15, 0x20, 0, 0, 0, 0x48, 0x0f, 0x45, 0xd0, 0x48,
+            0x89, 0x97, 0xa0, 0, 0, 0,
+        ];
+        let object = Object { register: Register::RDI, version: 0 };
+        let store = |value| Act::Store { object, displacement: 0xa0, value };
+        assert_eq!(acts(&code, 0), [store(0x17), store(0x2e)]);
     }
 
     #[test]

@@ -102,6 +102,22 @@ impl Role {
         self >= Self::WrStart
     }
 
+    /// Where the function is probed to count what it does.
+    pub fn probed(self) -> Probed {
+        match self {
+            Self::PostSend
+            | Self::PostRecv
+            | Self::PostSrqRecv
+            | Self::PollCq
+            | Self::WrComplete
+            | Self::StartPoll
+            | Self::NextPoll => Probed::EntryAndReturn,
+            // Says nothing that the start of the next poll does not.
+            Self::EndPoll => Probed::Nowhere,
+            _ => Probed::Entry,
+        }
+    }
+
     /// Integer arguments the function takes.
     pub fn arguments(self) -> usize {
         match self {
@@ -131,6 +147,19 @@ impl Role {
     }
 }
 
+/// Where a function is probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Probed {
+    /// Where its arguments are read.
+    Entry,
+    /// Its result counts too. A return probe sits at the very first instruction, and the other then sits there as well:
+    /// at another one it would be a second trap.
+    EntryAndReturn,
+    /// Not at all.
+    Nowhere,
+}
+
 /// How a function's role was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -154,6 +183,8 @@ pub struct Function {
     pub import: Option<String>,
     /// How it was told.
     pub found_by: FoundBy,
+    /// Where it is probed.
+    pub probed: Probed,
     /// Bytes from the entry to the instruction to probe; `None` where it cannot be probed.
     pub probe_delta: Option<u64>,
     /// What a hit would cost there.
@@ -234,11 +265,16 @@ fn local(library: &Library, role: Role, address: u64, found_by: FoundBy, kernel:
         arguments: role.arguments(),
         owner: Owner::Foreign,
     };
+    let probed = role.probed();
     let (probe_delta, class, reason) = match entry::choose(&entry, kernel) {
+        Ok(choice) if probed == Probed::EntryAndReturn && !choice.return_probe_possible() => {
+            let reason = "no emulated instruction at the very entry, where a return probe sits";
+            (Some(0), Some(Class::SingleStepped), reason.to_owned())
+        }
         Ok(Choice { delta, class, reason }) => (Some(delta), Some(class), reason.text().to_owned()),
         Err(refusal) => (None, None, refusal.to_string()),
     };
-    Function { role, file_offset: offset, import: None, found_by, probe_delta, class, reason }
+    Function { role, file_offset: offset, import: None, found_by, probed, probe_delta, class, reason }
 }
 
 fn imported(role: Role, symbol: String, found_by: FoundBy) -> Function {
@@ -248,6 +284,7 @@ fn imported(role: Role, symbol: String, found_by: FoundBy) -> Function {
         file_offset: None,
         import: Some(symbol),
         found_by,
+        probed: role.probed(),
         probe_delta: None,
         class: None,
         reason,

@@ -2,7 +2,7 @@
 //! perftest's own arguments.
 #![allow(dead_code, reason = "each test program uses a part of this room")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -61,6 +61,11 @@ pub const BANDWIDTH: [Case; 12] = [
     Case { tool: "ib_read_bw", opcode: "rdma_read", iterations: 500, size: 8192, ..PLAIN },
     Case { tool: "ib_write_bw", more: "-c UC", list: 5, ..PLAIN },
 ];
+
+/// Rounds of what comes and goes: so many, or what `RDMA_PROBE_DAMAGE_ROUNDS` says.
+pub fn rounds(few: u32) -> u32 {
+    std::env::var("RDMA_PROBE_DAMAGE_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(few)
+}
 
 /// True where probes can be attached and perftest is installed; else says why the test does nothing.
 pub fn can_run() -> bool {
@@ -273,6 +278,31 @@ pub fn check_posts(told: &Told, processes: usize, but: &[&str]) {
         assert!(of_post.iter().all(|f| f["code"] == did["errno"]), "{failures:?}: {did}");
         println!("{did}");
     }
+}
+
+/// Compares the queue pairs of `comes_and_goes`, in the order of their ends, with what it says: each has its own counts,
+/// although it has the number or the address of one before.
+pub fn check_one_after_the_other(told: &Told) {
+    told.assert_nothing_is_lost();
+    let said: Vec<(u64, u64)> = told
+        .printed
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(number, wrs)| (number.parse().expect("a number"), wrs.parse().expect("a number")))
+        .collect();
+    let processes = told.all["processes"].as_array().into_iter().flatten();
+    let objects = processes.flat_map(|p| p["data_path"]["objects"].as_array().into_iter().flatten());
+    let mut qps: Vec<&Value> = objects.filter(|object| object["kind"] == "qp").collect();
+    qps.sort_by_key(|qp| qp["ended_ns"].as_u64());
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let counted: Vec<_> =
+        qps.iter().map(|qp| (number(&qp["number"]), number(&qp["counts"]["wrs"]))).collect();
+    assert_eq!(counted, said);
+    assert!(qps.iter().all(|qp| qp["ended_ns"].is_u64()), "{qps:?}");
+    let distinct = |field: &str| qps.iter().map(|qp| number(&qp[field])).collect::<BTreeSet<_>>().len();
+    let (numbers, addresses) = (distinct("number"), distinct("address"));
+    println!("{} queue pairs, {numbers} numbers, {addresses} addresses", qps.len());
+    assert!(numbers < qps.len() || addresses < qps.len(), "none was used again");
 }
 
 /// A process that does not outlive the test.

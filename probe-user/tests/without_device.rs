@@ -1,0 +1,235 @@
+//! Real, stripped provider libraries at work without their hardware: a kernel that is made up (`programs/uverbs.c`)
+//! grants what they ask for, so that they make contexts and objects as they would with it. What these hold must be what
+//! the library's file tells, and what is posted through them must be counted. Needs root, and a kernel without RDMA.
+
+mod data_path;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use data_path::{Held, Told, attach_to_running, can_run, check_one_after_the_other, check_posts, posts};
+use probe_user::contexts::{Budget, Found, find};
+use probe_user::entry::Kernel;
+use probe_user::providers::{Role, inspect};
+use support::compile;
+use tempfile::TempDir;
+
+/// A device that is only announced.
+struct Model {
+    /// Its provider.
+    provider: &'static str,
+    /// What the device is called.
+    name: &'static str,
+    /// Its vendor and product, as the kernel writes them.
+    pci: &'static str,
+    /// The version of the kernel driver's interface.
+    abi: &'static str,
+}
+
+const MLX5: Model = Model { provider: "mlx5", name: "mlx5_0", pci: "v000015B3d00001017", abi: "1" };
+const IRDMA: Model = Model { provider: "irdma", name: "irdma0", pci: "v00008086d00001592", abi: "5" };
+const EFA: Model = Model { provider: "efa", name: "efa_0", pci: "v00001D0Fd0000EFA0", abi: "1" };
+
+/// Puts the device node in place, for what follows alone: any device that can be opened will do.
+const IN_PLACE: &str = "set -e; mount -t tmpfs tmpfs $0/dev; \
+    cp -a /dev/null /dev/zero /dev/urandom $0/dev; ln -s /proc/self/fd $0/dev/fd; mkdir $0/dev/infiniband; \
+    mknod $0/dev/infiniband/uverbs0 c 1 5; mount --bind $0/dev /dev; exec \"$@\"";
+
+/// The made-up kernel with one device.
+struct Announced {
+    folder: TempDir,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl Announced {
+    fn new(model: &Model) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let put = |path: String, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        let device = format!("class/infiniband/{}", model.name);
+        put("class/infiniband_verbs/abi_version".to_owned(), "6\n");
+        put("class/infiniband_verbs/uverbs0/ibdev".to_owned(), &format!("{}\n", model.name));
+        put("class/infiniband_verbs/uverbs0/dev".to_owned(), "1:5\n");
+        put("class/infiniband_verbs/uverbs0/abi_version".to_owned(), &format!("{}\n", model.abi));
+        put(format!("{device}/node_type"), "1: CA\n");
+        put(format!("{device}/ports/1/gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001\n");
+        put(format!("{device}/device/modalias"), &format!("pci:{}sv0sd0bc02sc00i00\n", model.pci));
+        fs::create_dir(folder.path().join("dev")).expect("a folder");
+        let preload = compile(folder.path(), "uverbs.c", "uverbs.so", &["-shared", "-fPIC", "-pthread"]);
+        let environment = vec![
+            ("LD_PRELOAD", preload.display().to_string()),
+            ("SYSFS_PATH", folder.path().display().to_string()),
+            ("UVERBS_PROVIDER", model.provider.to_owned()),
+        ];
+        Self { folder, environment }
+    }
+
+    fn path(&self) -> &str {
+        self.folder.path().to_str().expect("a path")
+    }
+
+    /// What to give `unshare`, before the program and its arguments.
+    fn place(&self) -> [&str; 5] {
+        ["-m", "sh", "-c", IN_PLACE, self.path()]
+    }
+
+    /// Starts `holds` with these variables too, and gives it when it holds what it could make, and says what that is.
+    fn holding(&self, more: &[(&str, &str)]) -> (Held, Vec<String>) {
+        let flags = ["-libverbs", "-lmlx5", "-lefa"];
+        let program = compile(self.folder.path(), "holds.c", "holds", &flags);
+        let mut command = Command::new("unshare");
+        command.args(self.place()).arg(program);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value))).envs(more.iter().copied());
+        let mut child = Held(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare"));
+        let lines = BufReader::new(child.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        let made: Vec<String> = lines.take_while(|line| line != "ready").collect();
+        (child, made)
+    }
+
+    /// Counts a program from when it has made its objects.
+    fn attach_to(&self, command: &[&str], variable: (&str, &str)) -> Told {
+        let arguments = [&self.place()[..], command].concat();
+        let own = self.environment.iter().map(|(name, value)| (*name, value.as_str()));
+        let environment: Vec<(&str, &str)> = own.chain([variable]).collect();
+        attach_to_running(Path::new("unshare"), &arguments, &environment)
+    }
+}
+
+/// True where such a device can be announced; else says why the test does nothing.
+fn can_announce() -> bool {
+    if Path::new("/sys/class/infiniband").exists() {
+        eprintln!("skipped: this kernel has RDMA, which libibverbs asks first");
+        return false;
+    }
+    can_run()
+}
+
+/// A provider's own functions.
+type Functions = BTreeSet<(Role, u64)>;
+
+/// Those its file tells.
+fn told(library: &Path) -> Functions {
+    let provider = inspect(library, &Kernel::running()).expect("a library");
+    provider.functions.iter().filter_map(|f| Some((f.role, f.file_offset?))).collect()
+}
+
+/// Those that what was found goes through; and those of its contexts that are libibverbs' own.
+fn held(found: &Found, library: &Path) -> (Functions, BTreeSet<Role>) {
+    let own = fs::canonicalize(library).expect("a library");
+    let (mut functions, mut others) = (Functions::new(), BTreeSet::new());
+    let of_contexts = found.contexts.iter().flat_map(|c| &c.functions);
+    let of_qps = found.qps.iter().flat_map(|q| &q.functions);
+    let of_cqs = found.cqs.iter().flat_map(|c| &c.functions);
+    for (role, place) in of_contexts.chain(of_qps).chain(of_cqs) {
+        if place.file.path == own {
+            functions.insert((*role, place.offset));
+        } else {
+            assert!(place.file.path.to_string_lossy().contains("libibverbs.so"), "{role:?}: {place:?}");
+            others.insert(*role);
+        }
+    }
+    (functions, others)
+}
+
+fn library(provider: &str) -> PathBuf {
+    PathBuf::from(format!("/usr/lib/x86_64-linux-gnu/libibverbs/lib{provider}-rdmav34.so"))
+}
+
+/// What one process holds.
+fn held_by(
+    model: &Model,
+    announced: &Announced,
+    more: &[(&str, &str)],
+) -> (Functions, BTreeSet<Role>, Vec<String>) {
+    let (child, made) = announced.holding(more);
+    let found = find(child.0.id(), None, &Budget::default()).expect("a process");
+    assert_eq!((found.contexts.len(), found.cut), (1, None), "{}: {made:?}", model.provider);
+    assert_eq!(found.contexts[0].device_name, model.name);
+    let count = |what: &str| made.iter().filter(|line| line.starts_with(what)).count();
+    let sending = made.iter().filter(|line| *line == "qp sends").count();
+    assert_eq!(found.qps.len(), count("qp") - sending, "{made:?}");
+    assert_eq!(found.cqs.len(), count("cq"), "{made:?}");
+    let (functions, others) = held(&found, &library(model.provider));
+    (functions, others, made)
+}
+
+#[test]
+fn what_mlx5_objects_hold_in_all_their_variants_is_what_its_file_tells() {
+    if !can_announce() {
+        return;
+    }
+    let announced = Announced::new(&MLX5);
+    let told = told(&library("mlx5"));
+    let mut all = Functions::new();
+    // Formats of completion entries; the three ways of waiting for the next one.
+    for version in ["0", "1"] {
+        for (stall, turns) in [("0", "60"), ("1", "60"), ("1", "-1")] {
+            let variant = [
+                ("UVERBS_CQE_VERSION", version),
+                ("MLX5_STALL_CQ_POLL", stall),
+                ("MLX5_STALL_NUM_LOOP", turns),
+            ];
+            let (held, _, made) = held_by(&MLX5, &announced, &variant);
+            let strange: Vec<_> = held.difference(&told).collect();
+            assert!(strange.is_empty(), "{variant:?}: {strange:x?}");
+            assert_eq!(made.iter().filter(|line| line.starts_with("cq extended")).count(), 4, "{made:?}");
+            all.extend(held);
+        }
+    }
+    // rdma-core 44 chooses the functions of a completion queue before it notes that the queue is to wait for entries: those
+    // that wait, two thirds of those that poll, stand in the file but are never used.
+    let mut unseen = BTreeMap::new();
+    for (role, _) in told.difference(&all) {
+        *unseen.entry(*role).or_insert(0) += 1;
+    }
+    let never_used = BTreeMap::from([(Role::StartPoll, 16), (Role::NextPoll, 2), (Role::EndPoll, 4)]);
+    assert_eq!(unseen, never_used, "in the file, but in no object");
+    println!("{} functions", all.len());
+}
+
+#[test]
+fn what_objects_of_irdma_and_efa_hold_is_what_their_files_tell() {
+    if !can_announce() {
+        return;
+    }
+    for model in [&IRDMA, &EFA] {
+        let announced = Announced::new(model);
+        let (held, others, made) = held_by(model, &announced, &[]);
+        let told = told(&library(model.provider));
+        println!("{}: {} functions, {others:?} are not its own; {made:?}", model.provider, held.len());
+        assert_eq!(held, told, "{}: {made:?}", model.provider);
+        assert!(told.iter().all(|(role, _)| !others.contains(role)), "{others:?}");
+    }
+}
+
+#[test]
+fn posts_and_polls_of_the_real_mlx5_library_are_counted_to_the_last_request() {
+    if !can_announce() {
+        return;
+    }
+    let announced = Announced::new(&MLX5);
+    let program = posts(announced.folder.path()).display().to_string();
+    for (interface, version) in [("classic", "0"), ("classic", "1"), ("extended", "0"), ("extended", "1")] {
+        let command = [program.as_str(), interface, "60", "fork"];
+        check_posts(&announced.attach_to(&command, ("UVERBS_CQE_VERSION", version)), 2, &[]);
+    }
+}
+
+#[test]
+fn a_provider_that_is_unloaded_and_loaded_again_is_counted_on_and_each_queue_pair_by_itself() {
+    if !can_announce() {
+        return;
+    }
+    let announced = Announced::new(&MLX5);
+    let program = compile(announced.folder.path(), "comes_and_goes.c", "comes_and_goes", &[]);
+    let rounds = data_path::rounds(20).to_string();
+    let command = [program.to_str().expect("a path"), "libmlx5.so.1", &rounds, "gone"];
+    check_one_after_the_other(&announced.attach_to(&command, ("MLX5_STALL_CQ_POLL", "0")));
+}
