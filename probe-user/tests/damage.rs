@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use data_path::{
     Case, Held, PLAIN, attach_to_running, can_run, check, check_one_after_the_other, check_posts, count,
-    count_script, count_script_with, library, perftest, posts, rounds,
+    count_script_with, library, perftest, posts, rounds,
 };
 use support::compile;
 
@@ -148,7 +148,8 @@ fn two_thousand_queue_pairs_are_counted_to_the_last_request() {
         return;
     }
     let case = Case { qps: 2000, iterations: 5, moderation: 1, ..PLAIN };
-    let setting = format!("env LD_PRELOAD={}", device().display());
-    let told = count_script(&perftest(&[case], &setting, "-t 1", "127.0.0.1", 19_710));
+    // What the shell has loaded is probed before its first command.
+    let script = perftest(&[case], "", "-t 1", "127.0.0.1", 19_710);
+    let told = count_script_with(&script, &[("LD_PRELOAD", &device())]);
     check(&[case], &told, false);
 }

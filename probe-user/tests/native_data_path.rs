@@ -2,25 +2,22 @@
 
 mod data_path;
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use data_path::{
-    BANDWIDTH, Case, attach_to_running, can_run, check, check_posts, count_script, library, perftest, posts,
+    BANDWIDTH, Case, attach_to_running, can_run, check, check_posts, count_script_with, library, perftest,
+    posts,
 };
-
-fn preloading(libraries: &[PathBuf], part_id: Option<&str>) -> String {
-    let list: Vec<_> = libraries.iter().map(|l| l.display().to_string()).collect();
-    let part = part_id.map(|id| format!(" RNIC_EMU_PART_ID={id}")).unwrap_or_default();
-    format!("env LD_PRELOAD={}{part}", list.join(":"))
-}
 
 #[test]
 fn the_classic_interface_of_the_emulated_device_is_counted_to_the_last_request() {
     if !can_run() {
         return;
     }
-    let setting = preloading(&[library("rnic-emu-preload", "librnic_emu.so")], None);
-    let told = count_script(&perftest(&BANDWIDTH, &setting, "", "127.0.0.1", 19_500));
+    // What the shell has loaded is probed before its first command.
+    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let script = perftest(&BANDWIDTH, "", "", "127.0.0.1", 19_500);
+    let told = count_script_with(&script, &[("LD_PRELOAD", &device)]);
     check(&BANDWIDTH, &told, false);
 }
 
@@ -30,9 +27,10 @@ fn the_extended_interface_of_the_emulated_device_is_counted_to_the_last_request(
         return;
     }
     // A part ID perftest knows makes it post through `ibv_wr_*`.
-    let setting = preloading(&[library("rnic-emu-preload", "librnic_emu.so")], Some("4119"));
+    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let environment = [("LD_PRELOAD", device.as_path()), ("RNIC_EMU_PART_ID", Path::new("4119"))];
     let cases: Vec<Case> = BANDWIDTH.into_iter().filter(|case| !case.more.contains("-c UC")).collect();
-    let told = count_script(&perftest(&cases, &setting, "", "127.0.0.1", 19_600));
+    let told = count_script_with(&perftest(&cases, "", "", "127.0.0.1", 19_600), &environment);
     check(&cases, &told, true);
 }
 

@@ -388,16 +388,16 @@ pub fn count_script_with(script: &str, environment: &[(&str, &Path)]) -> Told {
 pub fn perftest(cases: &[Case], setting: &str, device: &str, server: &str, port: u16) -> String {
     let mut script = String::from(
         "listening() { for i in $(seq 600); do grep -q \":$1 [0-9A-F:]* 0A\" /proc/net/tcp /proc/net/tcp6 && return; \
-         sleep 0.1; done; }\n",
+         sleep 0.1; done; }\nsaid=$(mktemp -d)\n",
     );
     for (case, port) in cases.iter().zip(port..) {
         let command = format!("{setting} {} {} {device} -p{port}", case.tool, case.arguments());
         script += &format!(
-            "{command} >/dev/null 2>&1 & s=$!\nlistening {port:04X}\n{command} {server} >/dev/null 2>&1 & c=$!\n\
-             wait $c; wait $s\necho $s $c\n"
+            "{command} >$said/s 2>&1 & s=$!\nlistening {port:04X}\n{command} {server} >$said/c 2>&1 & c=$!\n\
+             wait $c || cat $said/c >&2; wait $s || cat $said/s >&2\necho $s $c\n"
         );
     }
-    script
+    script + "rm -r $said\n"
 }
 
 /// Compares what was counted of each case with what its arguments say.
