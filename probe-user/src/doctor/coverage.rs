@@ -60,7 +60,7 @@ pub(super) const COVERED: &[(&str, &[&str])] = &[
     ("a traffic class that some connections lack", &["traffic-class-mixed"]),
     ("state changes that are refused", &["qp-change-failed"]),
     (
-        "errors traced to peer and queue pair",
+        "errors traced to peer, queue pair, regions and the places that made them",
         &[
             "retry-exceeded",
             "rnr-retry-exceeded",
@@ -71,7 +71,10 @@ pub(super) const COVERED: &[(&str, &[&str])] = &[
         ],
     ),
     ("connections that take long or are refused", &["connect-slow", "connect-failed"]),
-    ("counters of loss and congestion that rise", &["packets-lost", "network-congested"]),
+    (
+        "counters of loss and congestion that rise, and latency with them",
+        &["packets-lost", "network-congested", "latency-with-loss"],
+    ),
     (
         "the wrong NUMA node, a narrow PCIe slot, an IOMMU that translates",
         &["numa-remote", "pcie-narrow", "iommu-translates"],

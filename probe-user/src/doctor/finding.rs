@@ -216,6 +216,16 @@ pub struct Open {
     pub processes: Vec<u32>,
 }
 
+/// How often: `once`, `2,000 times`.
+pub fn times(n: u64) -> String {
+    if n == 1 { "once".to_owned() } else { format!("{} times", units::count(n)) }
+}
+
+/// A rate: `0.4`, `2,000`.
+pub fn per_second(rate: f64) -> String {
+    if rate >= 10.0 { units::count(rate as u64) } else { format!("{rate:.1}") }
+}
+
 /// A count and its noun: `1 queue pair`, `2,000 queue pairs`.
 pub fn many(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", units::count(n), if n == 1 { "" } else { "s" })

@@ -8,6 +8,7 @@ mod coverage;
 mod document;
 mod finding;
 mod manual;
+mod peer;
 mod prove;
 mod rule;
 mod rules;

@@ -147,6 +147,12 @@ impl Case {
         self
     }
 
+    /// Says how sure it is, where that turns out late.
+    pub fn sure(mut self, confidence: Confidence) -> Self {
+        self.confidence = confidence;
+        self
+    }
+
     /// Names the cause that holds here, among those of the rule.
     pub fn cause(mut self, cause: impl Into<String>) -> Self {
         self.cause = Some(cause.into());

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use crate::model::{Model, ProcessModel, Qp};
+use crate::model::{Model, ProcessModel, Qp, Site};
 use crate::report::units;
 use crate::sample::{Call, Device, Facts, Port, ProcessId};
 
@@ -255,21 +255,33 @@ impl<'m> Subject<'m> {
 
     /// The places in the program that made most of the objects alive by these calls, where stacks were taken.
     pub fn made_at(&self, calls: &[Call]) -> Option<Evidence> {
+        self.places("those alive were made by", calls, |site| site.live)
+    }
+
+    /// The places in the program that made most of these calls, where stacks were taken.
+    pub fn called_from(&self, calls: &[Call]) -> Option<Evidence> {
+        self.places("called by", calls, |site| site.count)
+    }
+
+    /// The places in the program whose calls failed most often, where stacks were taken.
+    pub fn failed_at(&self, calls: &[Call]) -> Option<Evidence> {
+        self.places("the calls that fail are made by", calls, |site| site.failed)
+    }
+
+    /// The places with most of something: `called by a (300), b (2)`.
+    fn places(&self, what: &str, calls: &[Call], of: impl Fn(&Site) -> u64) -> Option<Evidence> {
         let id = self.process.info.id;
         let mut places: BTreeMap<String, u64> = BTreeMap::new();
-        for site in self.process.sites.iter().filter(|site| calls.contains(&site.call) && site.live > 0) {
+        for site in self.process.sites.iter().filter(|site| calls.contains(&site.call) && of(site) > 0) {
             let Some(caller) = site.stack.first() else { continue };
-            *places.entry(crate::report::frame(self.model, id, *caller)).or_default() += site.live;
+            *places.entry(crate::report::frame(self.model, id, *caller)).or_default() += of(site);
         }
         let mut places: Vec<(String, u64)> = places.into_iter().collect();
-        places.sort_by_key(|(_, live)| std::cmp::Reverse(*live));
-        let named: Vec<String> = places
-            .iter()
-            .take(3)
-            .map(|(place, live)| format!("{} by {place}", units::count(*live)))
-            .collect();
+        places.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        let named: Vec<String> =
+            places.iter().take(3).map(|(place, n)| format!("{place} ({})", units::count(*n))).collect();
         (!named.is_empty())
-            .then(|| Evidence { text: format!("alive, made {}", named.join(", ")), qpns: Vec::new() })
+            .then(|| Evidence { text: format!("{what} {}", named.join(", ")), qpns: Vec::new() })
     }
 
     /// How many of these moments lie in each quarter of the time the process was at work; `None` when that is shorter

@@ -6,6 +6,7 @@ use anstyle::{AnsiColor, Style};
 
 use super::Diagnosis;
 use super::finding::{Finding, Severity, Undecided, many};
+use super::words::words_in;
 use crate::report::units;
 
 /// Columns of the names before the parts of a finding.
@@ -38,11 +39,8 @@ pub fn write_text(
         one(i + 1, finding, width, out)?;
     }
     if let Some(first) = findings.first() {
-        writeln!(
-            out,
-            "\nMore on each, its thresholds and its words: rdma-probe doctor --explain {}",
-            first.id
-        )?;
+        glossary(findings, width, out)?;
+        writeln!(out, "\nMore on each, and its thresholds: rdma-probe doctor --explain {}", first.id)?;
     }
     if !open.is_empty() {
         writeln!(out, "\nNot decided:")?;
@@ -98,6 +96,23 @@ fn one(number: usize, finding: &Finding, width: usize, out: &mut impl Write) -> 
     }
     if finding.workload.is_some() {
         part("proof", &format!("rdma-probe doctor --prove {} …", finding.id))?;
+    }
+    Ok(())
+}
+
+/// What the words in the findings mean, each once.
+fn glossary(findings: &[Finding], width: usize, out: &mut impl Write) -> io::Result<()> {
+    let text: Vec<String> = findings
+        .iter()
+        .flat_map(|finding| finding.parts().into_iter().map(|(_, text)| text).chain([finding.title.clone()]))
+        .collect();
+    let words: Vec<String> =
+        words_in(&text.join(" ")).iter().map(|(word, meaning)| format!("{word}: {meaning}")).collect();
+    if !words.is_empty() {
+        writeln!(out)?;
+        for line in wrap(&format!("Words. {}.", words.join("; ")), width) {
+            writeln!(out, "{line}")?;
+        }
     }
     Ok(())
 }

@@ -4,15 +4,22 @@ use super::rule::Rule;
 
 /// A word as it stands in texts, and its meaning.
 const WORDS: &[(&str, &str)] = &[
+    (
+        "ACK timeout",
+        "how long a sender waits for an acknowledgement before it sends again: 4.096 µs × 2^timeout",
+    ),
     ("CAS", "compare-and-swap: writes a word only if it still holds what is expected"),
     ("completion queue", "the ring in memory in which the device tells what is done (CQ)"),
     ("completion channel", "a file that becomes readable when an armed completion queue gets an entry"),
     ("context", "what the device must know of an object to work on it, such as the state of a queue pair"),
     ("datagrams", "messages of queue pairs without a connection (UD), to any peer, each in one packet"),
     ("DC", "dynamically connected: a transport of some NICs, one queue pair for many peers"),
+    ("DCQCN", "congestion control of RoCE NICs: senders slow down when packets were marked"),
     ("DMA", "the device reads or writes memory without the processor"),
     ("dma-buf", "the kernel's way of handing memory of one device, such as a GPU, to another"),
     ("doorbell", "a write to the device that tells it of new requests"),
+    ("DSCP", "a field of each IP packet by which switches sort it"),
+    ("ECMP", "switches spread connections over paths of equal length, each connection over one of them"),
     ("ECN", "marks that switches set on packets before their queues overflow"),
     ("errno", "number of the error a call failed with"),
     ("fork protection", "keeps memory that a device writes to from being moved when the process forks"),
@@ -31,6 +38,8 @@ const WORDS: &[(&str, &str)] = &[
     ("pinned", "kept at its place in memory, neither moved nor swapped out, so that a device can reach it"),
     ("protection domain", "what memory and queue pairs must have in common to be used together"),
     ("queue pair", "one end of a connection: a queue of sends and a queue of receives (QP)"),
+    ("post to reap", "from the call that posts a request to the poll that takes its completion"),
+    ("QPN", "number of a queue pair"),
     ("READ", "fetches memory of the peer, without its program"),
     ("READs", "requests that fetch memory of the peer, without its program"),
     ("region", "a range of memory that was registered"),
@@ -52,8 +61,20 @@ const WORDS: &[(&str, &str)] = &[
 
 /// The words of a rule's page that not everybody knows, with their meaning.
 pub(super) fn words_of(rule: &Rule) -> Vec<(&'static str, &'static str)> {
-    let text = [rule.title, rule.looks_at, rule.cause, rule.remedy, rule.unless].join(" ");
-    WORDS.iter().copied().filter(|(word, _)| stands_in(&text, word)).collect()
+    words_in(&[rule.title, rule.looks_at, rule.cause, rule.remedy, rule.unless].join(" "))
+}
+
+/// The words in a text that not everybody knows, with their meaning.
+pub(super) fn words_in(text: &str) -> Vec<(&'static str, &'static str)> {
+    let stand = WORDS.iter().copied().filter(|(word, _)| stands_in(text, word));
+    // A singular beside its plural says nothing new.
+    let plural = |word: &str| WORDS.iter().any(|(other, _)| other.strip_suffix('s') == Some(word));
+    let words: Vec<_> = stand.collect();
+    words
+        .iter()
+        .copied()
+        .filter(|(word, _)| !plural(word) || !words.iter().any(|(w, _)| w.strip_suffix('s') == Some(*word)))
+        .collect()
 }
 
 /// Whether the word stands in the text by itself, a plural `s` aside where the word is no abbreviation.

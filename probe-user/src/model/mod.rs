@@ -15,6 +15,7 @@ mod recent;
 mod registration;
 mod room;
 mod sites;
+mod trouble;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,9 +33,12 @@ pub use page_cost::{Fit, PAGE_BYTES, PageCost, pages_of};
 pub use process::{Objects, Pins, ProcessModel};
 pub use queues::{Cq, Qp, Queues, Srq, Transition};
 pub use recent::RecentRanges;
-pub use registration::{Alike, Overlap, Part, Population64, Region, Registrations, SizeClass, SplitTotals};
+pub use registration::{
+    Alike, EndedRegion, Overlap, Part, Population64, Region, Registrations, SizeClass, SplitTotals,
+};
 pub use room::Population;
 pub use sites::{Site, Sites};
+pub use trouble::{CONGESTED_PER_SECOND, CONGESTION_COUNTERS, LOSS_COUNTERS, SENT_AGAIN, Trouble, Troubled};
 
 use room::Room;
 
@@ -82,6 +86,8 @@ pub struct Model {
     pub connections: Vec<Connection>,
     /// Single work requests and their completions.
     pub pairing: Pairing,
+    /// How often counters of loss and congestion grew from one sample to the next.
+    pub trouble: Trouble,
     lost_before: Lost,
     room: Room,
     /// Where a recording that goes on from another begins by itself.
@@ -183,6 +189,7 @@ impl Model {
         self.window_start_ns = Some(t_ns);
         self.begins_at = None;
         self.lost_before = self.lost.clone();
+        self.trouble = Trouble::default();
         let room = &mut self.room;
         self.processes.values_mut().for_each(|process| process.start_window(room));
     }
@@ -250,9 +257,13 @@ impl Model {
         }
         let (from, to) = self.interval;
         self.lost = most(&self.lost, &sample.lost);
+        let troubled = trouble::grew(&self.devices, &sample.devices, to.saturating_sub(from));
+        if sample.processes.iter().any(|process| process.data_path.is_some()) {
+            self.trouble.passed(to.saturating_sub(from), troubled);
+        }
         for of_process in &sample.processes {
             if let Some((process, room)) = self.process(of_process.id) {
-                process.sampled(of_process, from, to, room);
+                process.sampled(of_process, (from, to), troubled, room);
             }
         }
         self.see_devices(&sample.devices);

@@ -173,10 +173,16 @@ impl ProcessModel {
         self.active_ns = (if first == 0 { from_ns } else { first.min(from_ns) }, last.max(to_ns));
     }
 
-    /// Takes in a sample.
-    pub(super) fn sampled(&mut self, sample: &ProcessSample, from_ns: u64, to_ns: u64, room: &mut Room) {
+    /// Takes in a sample, and whether counters of loss or congestion grew since the one before.
+    pub(super) fn sampled(
+        &mut self,
+        sample: &ProcessSample,
+        (from_ns, to_ns): (u64, u64),
+        troubled: bool,
+        room: &mut Room,
+    ) {
         if let Some(path) = &sample.data_path {
-            self.data_path.sampled(path, from_ns, to_ns, room);
+            self.data_path.sampled(path, (from_ns, to_ns), troubled, room);
             for queue in &path.queues {
                 match (queue.queue, queue.gone) {
                     (QueueKind::Qp, false) => self.queues.qp_posted(queue.pointer, queue.number, room),
@@ -212,15 +218,15 @@ impl ProcessModel {
             _ => 0,
         };
         self.calls.entry(event.call).or_default().seen(event, bytes);
-        self.sites.event(event, object_of(&event.detail), bytes, room);
+        let site = self.sites.event(event, object_of(&event.detail), bytes, room);
         if event.errno == 0 {
-            self.succeeded(event, room);
+            self.succeeded(event, site, room);
         } else if event.call == Call::ModifyQp {
             self.queues.event(event, room);
         }
     }
 
-    fn succeeded(&mut self, event: &Event, room: &mut Room) {
+    fn succeeded(&mut self, event: &Event, site: Option<usize>, room: &mut Room) {
         let object = object_of(&event.detail);
         match event.call {
             Call::RegMr | Call::RegDmabufMr => {
@@ -234,14 +240,17 @@ impl ProcessModel {
                         room,
                     );
                 };
-                let region = region_of(event);
+                let region = Region { site, ..region_of(event) };
                 self.registrations.overlap.ran(event.t_ns, event.duration_ns, event.tid);
                 self.registrations.registered(object, region, split, event.duration_ns, room);
             }
             Call::ReregMr => self.registrations.changed(object, &region_of(event)),
-            Call::DeregMr => self.registrations.deregistered(object, room),
+            Call::DeregMr => self.registrations.deregistered(object, event.t_ns, site, room),
             Call::CreateQp | Call::ModifyQp | Call::CreateCq | Call::CreateSrq => {
                 self.queues.event(event, room);
+                if event.call == Call::CreateQp {
+                    self.queues.qp_made_at(object, site);
+                }
             }
             Call::DestroyQp => self.queues.qp_destroyed(object, event.t_ns, room),
             Call::DestroyCq => self.queues.cq_destroyed(object, room),
@@ -362,6 +371,7 @@ impl ProcessModel {
     /// Objects remembered of this process.
     pub(super) fn objects(&self) -> usize {
         self.registrations.regions().len()
+            + self.registrations.ended().len()
             + self.queues.qps().len()
             + self.queues.cqs().len()
             + self.queues.srqs().len()
@@ -376,7 +386,7 @@ fn region_of(event: &Event) -> Region {
     let Detail::Mr { pd, addr, length_bytes, access, lkey, rkey, .. } = event.detail else {
         return Region::default();
     };
-    Region { pd, addr, length_bytes, access, lkey, rkey, since_ns: event.t_ns }
+    Region { pd, addr, length_bytes, access, lkey, rkey, since_ns: event.t_ns, site: None }
 }
 
 /// The object a call made, changed or destroyed; 0 where the detail names none.

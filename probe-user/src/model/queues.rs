@@ -61,6 +61,8 @@ pub struct Qp {
     pub created_ns: Option<u64>,
     /// How long its creation took.
     pub creation_ns: u64,
+    /// Number of the place in the program that created it, see [`super::Sites::get`].
+    pub site: Option<usize>,
     /// When it was destroyed.
     pub destroyed_ns: Option<u64>,
     /// State after the last successful change; `None` before any.
@@ -334,6 +336,13 @@ impl Queues {
             }
         }
         merge(&mut qp.attributes, new);
+    }
+
+    /// The place in the program that created a queue pair.
+    pub(super) fn qp_made_at(&mut self, qp: u64, site: Option<usize>) {
+        if let Some(qp) = self.qps.get_mut(&qp) {
+            qp.site = site;
+        }
     }
 
     /// Posts were seen on a queue pair; one that no call was seen on is known from here on.

@@ -1,6 +1,6 @@
 //! The memory regions of one process: which are live, what they cost, which were registered again and again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::sample::RegistrationSplit;
 
@@ -10,6 +10,9 @@ use super::room::{Population, Room};
 
 /// `IBV_ACCESS_ON_DEMAND`: nothing is pinned, so pages cost nothing at registration.
 const ACCESS_ON_DEMAND: u32 = 1 << 6;
+
+/// Deregistered regions that are remembered, per process: what a key that is refused may have named.
+const ENDED_KEPT: usize = 64;
 
 /// A region as its registration described it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -28,6 +31,19 @@ pub struct Region {
     pub rkey: u32,
     /// When its registration began.
     pub since_ns: u64,
+    /// Number of the place in the program that registered it, see [`super::Sites::get`].
+    pub site: Option<usize>,
+}
+
+/// A region that was deregistered.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EndedRegion {
+    /// What it was.
+    pub region: Region,
+    /// When its deregistration began.
+    pub until_ns: u64,
+    /// Number of the place in the program that deregistered it.
+    pub site: Option<usize>,
 }
 
 /// Registrations of one power of two of length.
@@ -188,6 +204,7 @@ pub struct Registrations {
     pub most_alike_in_a_domain: Alike,
     /// How far registrations ran at the same time.
     pub overlap: Overlap,
+    ended: VecDeque<EndedRegion>,
     alike: Counted,
     alike_in_a_domain: Counted,
 }
@@ -275,9 +292,13 @@ impl Registrations {
     }
 
     /// Takes in a successful deregistration.
-    pub(super) fn deregistered(&mut self, mr: u64, room: &mut Room) {
+    pub(super) fn deregistered(&mut self, mr: u64, until_ns: u64, site: Option<usize>, room: &mut Room) {
         if let Some(region) = self.regions.remove(&mr) {
-            room.give(1);
+            // Its place in the room goes over to its memory.
+            if self.ended.len() >= ENDED_KEPT && self.ended.pop_front().is_some() {
+                room.give(1);
+            }
+            self.ended.push_back(EndedRegion { region: region.clone(), until_ns, site });
             self.uncount(&region);
             self.bytes.shrink(region.length_bytes);
             self.population.died();
@@ -291,8 +312,9 @@ impl Registrations {
 
     /// The process's address space is gone (exec): so are its regions.
     pub(super) fn all_gone(&mut self, room: &mut Room) {
-        room.give(self.regions.len());
+        room.give(self.regions.len() + self.ended.len());
         self.regions.clear();
+        self.ended.clear();
         (self.alike, self.alike_in_a_domain) = Default::default();
         self.nameless = 0;
         self.population.live = 0;
@@ -309,6 +331,7 @@ impl Registrations {
             population: self.population,
             bytes: self.bytes,
             ranges: std::mem::take(&mut self.ranges),
+            ended: std::mem::take(&mut self.ended),
             alike: std::mem::take(&mut self.alike),
             alike_in_a_domain: std::mem::take(&mut self.alike_in_a_domain),
             ..Self::default()
@@ -318,6 +341,11 @@ impl Registrations {
     /// Live regions by their `ibv_mr` pointer, in no order.
     pub fn regions(&self) -> &HashMap<u64, Region> {
         &self.regions
+    }
+
+    /// Deregistered regions, the last 64, in the order of their end.
+    pub fn ended(&self) -> impl ExactSizeIterator<Item = &EndedRegion> + DoubleEndedIterator {
+        self.ended.iter()
     }
 
     fn count(&mut self, region: &Region) {
@@ -373,22 +401,21 @@ mod tests {
         let (mut r, mut room) = (Registrations::default(), Room::default());
         register(&mut r, &mut room, 1, 0, 4096);
         register(&mut r, &mut room, 2, 8192, 4096);
-        r.deregistered(1, &mut room);
+        r.deregistered(1, 0, None, &mut room);
         register(&mut r, &mut room, 1, 0, 100);
-        r.deregistered(2, &mut room);
+        r.deregistered(2, 0, None, &mut room);
         assert_eq!(r.population, Population { live: 1, peak: 2 });
         assert_eq!(r.bytes, Population64 { live: 100, peak: 8192 });
-        assert_eq!(room, {
-            let mut one_less = Room::default();
-            one_less.take();
-            one_less
-        });
+        let mut taken = Room::default();
+        (0..3).for_each(|_| assert!(taken.take(), "one lives and two are remembered"));
+        assert_eq!(room, taken);
+        assert_eq!(r.ended().map(|ended| ended.region.addr).collect::<Vec<_>>(), [0, 8192]);
     }
 
     #[test]
     fn a_region_older_than_the_recording_does_not_make_live_negative() {
         let (mut r, mut room) = (Registrations::default(), Room::default());
-        r.deregistered(77, &mut room);
+        r.deregistered(77, 0, None, &mut room);
         assert_eq!((r.population.live, r.unknown_deregistered), (0, 1));
         register(&mut r, &mut room, 1, 0, 4096);
         assert_eq!(r.population.live, 1);
@@ -407,7 +434,7 @@ mod tests {
         let (mut r, mut room) = (Registrations::default(), Room::default());
         for mr in 1..=5 {
             register(&mut r, &mut room, mr, 4096, 4096);
-            r.deregistered(mr, &mut room);
+            r.deregistered(mr, 0, None, &mut room);
         }
         register(&mut r, &mut room, 9, 4096, 8192);
         assert_eq!(r.repeated, 4);
@@ -421,7 +448,7 @@ mod tests {
         let mut r = Registrations::default();
         register(&mut r, &mut room, 1, 0, 4096);
         register(&mut r, &mut room, 2, 0, 4096);
-        r.deregistered(1, &mut room);
+        r.deregistered(1, 0, None, &mut room);
         assert_eq!((r.population, r.regions().len()), (Population { live: 1, peak: 2 }, 0));
     }
 
@@ -431,7 +458,7 @@ mod tests {
         for mr in 1..=3 {
             register(&mut r, &mut room, mr, 4096, 4096);
         }
-        r.deregistered(3, &mut room);
+        r.deregistered(3, 0, None, &mut room);
         register(&mut r, &mut room, 4, 8192, 4096);
         register(&mut r, &mut room, 4, 4096, 4096);
         assert_eq!(r.most_alike, Alike { addr: 4096, length_bytes: 4096, count: 3 });

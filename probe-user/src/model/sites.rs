@@ -51,8 +51,9 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Takes in a call; `object` is what it made or destroyed, `bytes` its length.
-    pub(super) fn event(&mut self, event: &Event, object: u64, bytes: u64, room: &mut Room) {
+    /// Takes in a call; `object` is what it made or destroyed, `bytes` its length. Returns the number of the place.
+    pub(super) fn event(&mut self, event: &Event, object: u64, bytes: u64, room: &mut Room) -> Option<usize> {
+        let mut number = None;
         let failed = event.errno != 0;
         let (kind, makes) = match event.call {
             Call::RegMr | Call::RegDmabufMr => (Some(Kind::Mr), true),
@@ -65,6 +66,7 @@ impl Sites {
         };
         if makes || failed || !event.stack.is_empty() {
             let at = self.place(event.call, &event.stack);
+            number = Some(at);
             let site = &mut self.sites[at];
             site.count += 1;
             site.total_ns = site.total_ns.saturating_add(event.duration_ns);
@@ -80,6 +82,7 @@ impl Sites {
         if let (Some(kind), false, false) = (kind, makes, failed) {
             self.died(kind, object, room);
         }
+        number
     }
 
     fn place(&mut self, call: Call, stack: &[u64]) -> usize {

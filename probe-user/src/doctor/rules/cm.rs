@@ -1,9 +1,10 @@
 //! Connection set-up through librdmacm.
 
-use super::super::finding::{Confidence, Severity, many};
+use super::super::finding::{Confidence, Severity, many, times};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
 use super::man;
+use crate::report::errno;
 use crate::report::units::{count, duration};
 
 const SLOW_MS: Threshold = Threshold {
@@ -20,7 +21,7 @@ pub static SLOW: Rule = Rule {
     looks_at: "time from each librdmacm call to the event that answers it, step by step",
     plane: Plane::Control,
     thresholds: &[&SLOW_MS],
-    cause: "A step of connecting waited: address resolution for ARP, connect and accept for the peer's program, or a connection manager that thousands of requests arrive at at the same time and that drops some (they are sent again after seconds).",
+    cause: "A step of connecting waited: resolving an address for the answer of the network (ARP), connecting for the peer's program to accept. Where thousands connect at the same time, connection managers drop requests, which are sent again only after seconds.",
     remedy: "Connect in batches of some dozen at a time, accept from several threads, raise the backlog of rdma_listen, and resolve the peer's address once (static neighbour entries where it must be fast).",
     unless: "connections are made once and the start is allowed to take its time.",
     workload: None,
@@ -37,8 +38,8 @@ pub static REFUSED: Rule = Rule {
     looks_at: "librdmacm events that say no: rejected, unreachable, address and route errors, by step and status",
     plane: Plane::Control,
     thresholds: &[],
-    cause: "The peer refused or did not answer: nobody listens on that port (rejected, status 8 or 28), no route or neighbour (-110, -113), or the peer had no room.",
-    remedy: "Check that the server listens on the address of the RDMA interface, and `ping` and `rping` to it.",
+    cause: "The peer refused or did not answer: nobody listens on that port (rejected, status 8), its program said no (status 28), its address does not resolve or has no route (-110 ETIMEDOUT, -113 EHOSTUNREACH), or it had no room for one more connection.",
+    remedy: "Check that the server listens on the address of the RDMA interface (not of another one), that it answers `ping` from this interface, and that `rping -s` there and `rping -c -a ADDRESS` here connect.",
     unless: "the program tries until the peer is there.",
     workload: None,
     shown: Shown::Synthetic { why: "librdmacm needs a device of the kernel's" },
@@ -47,6 +48,17 @@ pub static REFUSED: Rule = Rule {
     check: Check::Process(refused),
 };
 
+/// What an event's status means: negative ones are errno, positive ones reasons of a rejection (InfiniBand
+/// specification, table "REJ reasons").
+fn refusal(status: i32) -> String {
+    match status {
+        8 => "nobody listens there (status 8)".to_owned(),
+        28 => "the peer's program said no (status 28)".to_owned(),
+        ..0 => format!("{} (status {status})", errno(status.saturating_neg())),
+        _ => format!("status {status}"),
+    }
+}
+
 fn slow(subject: &Subject<'_>) -> Verdict {
     let limit = (subject.limit(&SLOW_MS) * 1e6) as u64;
     let mut case: Option<Case> = None;
@@ -54,7 +66,7 @@ fn slow(subject: &Subject<'_>) -> Verdict {
         let (Some(median), Some(late)) = (latency.quantile(0.5), latency.quantile(0.99)) else { continue };
         if late >= limit {
             let line = format!(
-                "{}: {} in the median, {} in one of a hundred ({})",
+                "{}: {} in the median, {} or more in one of a hundred, {} in all",
                 step.name(),
                 duration(median),
                 duration(late),
@@ -80,7 +92,7 @@ fn refused(subject: &Subject<'_>) -> Verdict {
         format!("{} could not be set up", many(n, "connection")),
     );
     for ((step, status), n) in failures.iter().take(6) {
-        case = case.because(format!("{}: status {status} ({})", step.name(), count(*n)));
+        case = case.because(format!("{}: {}, {}", step.name(), refusal(*status), times(*n)));
     }
     case.because(format!("{} established", count(subject.process.cm.established))).found()
 }

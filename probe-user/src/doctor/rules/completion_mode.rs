@@ -169,7 +169,7 @@ fn busy(subject: &Subject<'_>) -> Verdict {
     .costs(Cost {
         cpu_share: Some(core),
         text: format!(
-            "some {} of a core, if a poll takes {POLL_NS} ns (assumed, not measured here)",
+            "some {} of a core in polls alone, if each takes {POLL_NS} ns (assumed, not measured here)",
             percent(core)
         ),
         ..Cost::default()

@@ -1,13 +1,18 @@
-//! Completions with an error, traced to peer and queue pair.
+//! Completions with an error, traced to peer, queue pair, regions and the places in the program that made them.
 
 use std::collections::BTreeMap;
 
-use super::super::finding::{Confidence, Evidence, Severity, many};
+use super::super::finding::{Confidence, Evidence, Severity, many, times};
+use super::super::peer::{
+    self, End, LOCAL_WRITE, Why, by_place, is_own, other_end, regions, rights_needed, who,
+};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Verdict};
 use super::super::subject::{Subject, peer_of};
 use super::man;
+use crate::model::Qp;
 use crate::report::known_wc_status;
-use crate::report::units::count;
+use crate::report::units::{bytes, duration};
+use crate::sample::QueueKind;
 
 /// `enum ibv_wc_status`.
 mod status {
@@ -30,7 +35,7 @@ pub static RETRIES: Rule = Rule {
     plane: Plane::Data,
     thresholds: &[],
     cause: "The request was sent again as often as retry_cnt says and never acknowledged: the peer's queue pair is gone or not yet ready, its host is down, the path is broken (routing, GID index, MTU), or packets are lost.",
-    remedy: "Look at the peer named in the evidence: is its process alive, is its queue pair in RTR or RTS before the first send, does it answer ping from this interface? On RoCE check GID index, path MTU and loss counters (out_of_sequence, local_ack_timeout_err).",
+    remedy: "Look at the peer named in the evidence: is its process alive, is its queue pair in RTR or RTS before the first send, does it answer ping from this interface? Where all that holds, on RoCE, check GID index, path MTU and the counters of loss (out_of_sequence, local_ack_timeout_err).",
     unless: "",
     workload: None,
     shown: Shown::By("retry-exceeded"),
@@ -46,8 +51,8 @@ pub static RNR: Rule = Rule {
     looks_at: "completions with status 13 (IBV_WC_RNR_RETRY_EXC_ERR), with rnr_retry and peer of the queue pair",
     plane: Plane::Data,
     thresholds: &[],
-    cause: "The message needed a posted receive at the peer and met none, as often as rnr_retry allows.",
-    remedy: "Post receives before the queue pair goes to RTR, keep more posted than the peer can send, and set rnr_retry to 7 (for ever) or at least 3 with min_rnr_timer 12 (0.64 ms).",
+    cause: "The message needed a posted receive at the peer and met none, at as many tries as rnr_retry allows (7: for ever).",
+    remedy: "Post receives before the queue pair goes to RTR, keep more posted than the sender can have under way, and set rnr_retry to 7 (for ever), or to 3 to 6 with the receiver's min_rnr_timer at 12 (0.64 ms a try).",
     unless: "a missing receive is to break the connection at once.",
     workload: None,
     shown: Shown::By("rnr-retry-exceeded"),
@@ -60,10 +65,10 @@ pub static RNR: Rule = Rule {
 pub static REMOTE_ACCESS: Rule = Rule {
     id: "remote-access-error",
     title: "the peer refuses access to its memory",
-    looks_at: "completions with status 10 (IBV_WC_REM_ACCESS_ERR), with the peer of the queue pair, and regions of this host that could be meant",
+    looks_at: "completions with status 10 (IBV_WC_REM_ACCESS_ERR), with the peer of the queue pair and, where the other end is recorded too, the regions of its protection domain: which allow such requests, which were deregistered while it was connected, and who made them",
     plane: Plane::Data,
     thresholds: &[],
-    cause: "The rkey is wrong or its region was deregistered, the range reaches beyond the region, the region lacks the access flag (remote write, read, atomic), it belongs to another protection domain than the peer's queue pair, or that queue pair's access flags forbid it.",
+    cause: "One of five: the rkey is wrong or its region was deregistered; the range reaches beyond the region; the region lacks the access flag (remote write, read, atomic); it belongs to another protection domain than the peer's queue pair; or that queue pair's access flags forbid it.",
     remedy: "At the peer: register with IBV_ACCESS_REMOTE_WRITE, _READ or _ATOMIC as used, set the same in qp_access_flags at INIT, keep the region until all are done with it, and send its rkey and address anew after registering anew.",
     unless: "",
     workload: None,
@@ -77,11 +82,11 @@ pub static REMOTE_ACCESS: Rule = Rule {
 pub static REMOTE_INVALID: Rule = Rule {
     id: "remote-invalid-request",
     title: "the peer refuses a request as invalid",
-    looks_at: "completions with status 9 or 11 (IBV_WC_REM_INV_REQ_ERR, _REM_OP_ERR), with path MTU and peer of the queue pair",
+    looks_at: "completions with status 9 or 11 (IBV_WC_REM_INV_REQ_ERR, _REM_OP_ERR), with the peer of the queue pair and, where the other end is recorded too, path MTU, outstanding READs and room for receives of both",
     plane: Plane::Data,
     thresholds: &[],
-    cause: "The message was longer than the receive it met, the path MTU differs between both ends, more READs were outstanding than the peer's max_dest_rd_atomic, or the peer failed to do its part.",
-    remedy: "Make receives as long as the longest message, use the same path_mtu at both ends (the smaller active MTU), and max_rd_atomic no larger than the peer's max_dest_rd_atomic.",
+    cause: "Status 9: the message was longer than the receive it met, the path MTU differs between both ends, or more READs were outstanding than the peer's max_dest_rd_atomic. Status 11: the peer's device could not do its part, such as write to a receive's buffer that it may not write to.",
+    remedy: "Make receives as long as the longest message, use the same path_mtu at both ends (the smaller active MTU), and max_rd_atomic no larger than the peer's max_dest_rd_atomic. Status 11: look at the peer's own failed completions and asynchronous events.",
     unless: "",
     workload: None,
     shown: Shown::By("remote-invalid-request"),
@@ -128,7 +133,14 @@ pub static FLUSHED: Rule = Rule {
 struct Failed {
     count: u64,
     evidence: Vec<Evidence>,
+    /// The queue pairs, or those that could be meant, the first few.
+    qpns: Vec<u32>,
+    /// When the first of them had been taken.
+    by_ns: u64,
 }
+
+/// Queue pairs told of.
+const TOLD: usize = 6;
 
 /// Failed completions of the statuses, by queue pair where that is known.
 fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
@@ -148,9 +160,9 @@ fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
     }
     let mut evidence: Vec<Evidence> = by_qp
         .iter()
-        .take(6)
+        .take(TOLD)
         .map(|((status, qpn), n)| Evidence {
-            text: format!("QPN {qpn}{}: {} ({})", connected_to(subject, *qpn), name(*status), count(*n)),
+            text: format!("QPN {qpn}{}: {}, {}", about(subject, *qpn), name(*status), times(*n)),
             qpns: vec![*qpn],
         })
         .collect();
@@ -164,37 +176,73 @@ fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
                     subject.qps.iter().filter(|qp| qp.cqs().any(|cq| cq == queue.pointer)).map(|qp| qp.qpn)
                 };
                 let qpns: Vec<u32> = if sharers.is_empty() {
-                    ended().take(6).collect()
+                    ended().take(TOLD).collect()
                 } else {
-                    sharers.into_iter().take(6).collect()
+                    sharers.into_iter().take(TOLD).collect()
                 };
                 let peers = match qpns.as_slice() {
-                    [one] => connected_to(subject, *one),
+                    [one] => about(subject, *one),
                     _ => String::new(),
                 };
                 let names = qpns.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
                 evidence.push(Evidence {
                     text: format!(
-                        "{} ({}) on the completion queue of QPN {names}{peers}",
+                        "{}, {}, on the completion queue of QPN {names}{peers}",
                         name(*status),
-                        count(*n)
+                        times(*n)
                     ),
                     qpns,
                 });
             }
         }
-        evidence.truncate(6);
+        evidence.truncate(TOLD);
     }
-    Some(Failed { count: total, evidence })
+    let mut qpns: Vec<u32> = evidence.iter().flat_map(|line| line.qpns.iter().copied()).collect();
+    qpns.dedup();
+    let first = traffic.queues.iter().filter_map(|(queue, _)| queue.first_error_ns).min();
+    if let Some((from_ns, to_ns)) = first {
+        let since = |t_ns: u64| duration(t_ns.saturating_sub(subject.model.header.t_ns));
+        evidence.push(Evidence {
+            text: format!(
+                "the first error was taken between {} and {} of the recording",
+                since(from_ns),
+                since(to_ns)
+            ),
+            qpns: Vec::new(),
+        });
+    }
+    Some(Failed { count: total, evidence, qpns, by_ns: first.map_or(u64::MAX, |(_, to_ns)| to_ns) })
 }
 
-/// ` (to 18 at ::1)`
-fn connected_to(subject: &Subject<'_>, qpn: u32) -> String {
+impl Failed {
+    /// The first of its queue pairs whose other end the recording has too.
+    fn connection<'m>(&self, subject: &Subject<'m>) -> Option<(&'m Qp, End<'m>)> {
+        self.qpns.iter().find_map(|qpn| {
+            let qp = subject.qp_of(*qpn)?;
+            Some((qp, other_end(subject, qp)?))
+        })
+    }
+
+    fn case(&self, severity: Severity, title: &str) -> Case {
+        let title = format!("{} failed: {title}", many(self.count, "request"));
+        let case = Case::new(severity, Confidence::High, title);
+        self.evidence.iter().fold(case, |case, line| case.because_of(Some(line.clone())))
+    }
+}
+
+/// ` (to QPN 18 at ::1, created by connect_peer)`
+fn about(subject: &Subject<'_>, qpn: u32) -> String {
     let Some(qp) = subject.qp_of(qpn) else { return String::new() };
-    match (qp.attributes.dest_qpn, peer_of(qp)) {
-        (Some(there), Some(peer)) => format!(" (to QPN {there} at {peer})"),
-        (Some(there), None) => format!(" (to QPN {there})"),
+    let to = match (qp.attributes.dest_qpn, peer_of(qp)) {
+        (Some(there), Some(peer)) => format!("to QPN {there} at {peer}"),
+        (Some(there), None) => format!("to QPN {there}"),
         _ => String::new(),
+    };
+    let made = by_place(subject, subject.process, qp.site);
+    let made = if made.is_empty() { made } else { format!("created{made}") };
+    match [to, made].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>() {
+        parts if parts.is_empty() => String::new(),
+        parts => format!(" ({})", parts.join(", ")),
     }
 }
 
@@ -202,75 +250,160 @@ fn name(status: u32) -> String {
     known_wc_status(status).map_or_else(|| format!("status {status}"), |name| format!("IBV_WC_{name}"))
 }
 
-fn case(subject: &Subject<'_>, statuses: &[u32], severity: Severity, title: &str) -> Option<Case> {
-    let failed = failed(subject, statuses)?;
-    let mut case =
-        Case::new(severity, Confidence::High, format!("{} failed: {title}", many(failed.count, "request")));
-    for line in failed.evidence {
-        case = case.because_of(Some(line));
-    }
-    Some(case)
+fn plain(text: impl Into<String>) -> Option<Evidence> {
+    Some(Evidence { text: text.into(), qpns: Vec::new() })
 }
 
-fn verdict(case: Option<Case>) -> Verdict {
-    case.map_or(Verdict::Clear, Case::found)
-}
+/// Said where the other end would tell more.
+const NOT_RECORDED: &str =
+    "the other end is not in this recording: record it too (rdma-probe record there, then rdma-probe merge)";
 
 fn retries(subject: &Subject<'_>) -> Verdict {
-    verdict(case(subject, &[status::RETRY_EXC_ERR], Severity::Problem, "the peer does not answer"))
+    let Some(failed) = failed(subject, &[status::RETRY_EXC_ERR]) else { return Verdict::Clear };
+    let case = failed.case(Severity::Problem, "the peer does not answer");
+    let end = failed.connection(subject);
+    case.because_of(end.and_then(|(qp, end)| peer::state(subject, qp.qpn, &end))).found()
 }
 
 fn rnr(subject: &Subject<'_>) -> Verdict {
-    let case =
-        case(subject, &[status::RNR_RETRY_EXC_ERR], Severity::Problem, "the peer had no receive posted");
-    verdict(case.map(|case| {
-        let retry = subject.those(|qp| qp.attributes.rnr_retry == Some(0));
-        case.because_of(retry.map(|(n, which)| Evidence {
-            text: format!("rnr_retry is 0 on {}: {}", many(n, "queue pair"), which.text),
-            ..which
-        }))
-    }))
+    let Some(failed) = failed(subject, &[status::RNR_RETRY_EXC_ERR]) else { return Verdict::Clear };
+    let case = failed.case(Severity::Problem, "the peer had no receive posted");
+    let retry = subject.those(|qp| qp.attributes.rnr_retry == Some(0));
+    let case = case.because_of(retry.map(|(n, which)| Evidence {
+        text: format!("rnr_retry is 0 on {}: {}", many(n, "queue pair"), which.text),
+        ..which
+    }));
+    let posted = failed.connection(subject).and_then(|(_, end)| {
+        let receives = receives_of(&end)?;
+        Some(format!(
+            "its peer, QPN {} of {}, posted {}",
+            end.qp.qpn,
+            who(subject, &end),
+            many(receives.0, "receive")
+        ))
+    });
+    case.because_of(posted.and_then(plain)).found()
 }
 
-/// `IBV_ACCESS_REMOTE_WRITE | _READ | _ATOMIC`.
-const REMOTE: u32 = 2 | 4 | 8;
+/// Receives posted to a queue pair, and the room of each on average, bytes; `None` where its posts were not observed.
+fn receives_of(end: &End<'_>) -> Option<(u64, u64)> {
+    let path = &end.process.data_path;
+    if !path.is_observed() {
+        return None;
+    }
+    let (kind, pointer) =
+        if end.qp.srq == 0 { (QueueKind::Qp, end.qp.qp) } else { (QueueKind::Srq, end.qp.srq) };
+    // One that was destroyed may have left its pointer to another.
+    let queue = path.queues().filter(|q| q.kind == kind && q.pointer == pointer).max_by_key(|q| q.object);
+    let (n, room) = queue.map_or((0, 0), |queue| {
+        let counts = queue.tally.whole();
+        (counts.recv_wrs, counts.recv_bytes / counts.recv_wrs.max(1))
+    });
+    Some((n, room))
+}
 
 fn remote_access(subject: &Subject<'_>) -> Verdict {
-    let case =
-        case(subject, &[status::REM_ACCESS_ERR], Severity::Problem, "the peer refuses access to its memory");
-    verdict(case.map(|case| {
-        let regions = subject.process.registrations.regions();
-        let remote = regions.values().filter(|region| region.access & REMOTE != 0).count();
-        let gone = subject.process.succeeded_calls(crate::sample::Call::DeregMr);
-        // A program that talks to itself, or to another on this host, has the region in question here.
-        case.because_of((!regions.is_empty()).then(|| Evidence {
-            text: format!(
-                "this process has {} with remote access, {} without, and has given back {}",
-                many(remote as u64, "live region"),
-                count((regions.len() - remote) as u64),
-                count(gone)
-            ),
-            qpns: Vec::new(),
-        }))
-    }))
+    let Some(failed) = failed(subject, &[status::REM_ACCESS_ERR]) else { return Verdict::Clear };
+    let Some(traffic) = subject.traffic else { return Verdict::Clear };
+    let mut case = failed.case(Severity::Problem, "the peer refuses access to its memory");
+    let Some((qp, end)) = failed.connection(subject) else {
+        return case.because_of(plain(NOT_RECORDED)).found();
+    };
+    let rights = rights_needed(traffic, qp);
+    let names = rights.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(" and ");
+    let place = if is_own(subject, &end) { "this process".to_owned() } else { who(subject, &end) };
+    case = case.because_of(plain(format!(
+        "the other end, QPN {} of {place}, is recorded too; the requests need {}",
+        end.qp.qpn,
+        if names.is_empty() { "access that is not known" } else { names.as_str() }
+    )));
+    let found = regions(subject, &end, &rights, failed.by_ns);
+    for line in found.evidence {
+        case = case.because_of(Some(line));
+    }
+    match found.why {
+        Some(Why::Gone) => case
+            .sure(Confidence::Medium)
+            .cause("A region that allowed such requests was deregistered at the other end while the connection was in use. From then on its rkey is refused, and the request most likely named it.")
+            .remedy("Keep the region until no peer uses it any more; or tell the peers the new address and rkey, and wait until they have taken them over, before calling ibv_dereg_mr on the old one."),
+        Some(Why::NoRight) => case
+            .cause(format!("No region in the protection domain of the other end's queue pair allows such requests: all were registered without {names}."))
+            .remedy(format!("Register the memory with {names} (remote write and atomic need IBV_ACCESS_LOCAL_WRITE too), and set the same in qp_access_flags when that queue pair goes to INIT.")),
+        Some(Why::NoRegion) => case
+            .cause("The protection domain of the other end's queue pair holds no region at all: the memory was registered in another domain, or not yet.")
+            .remedy("Register the memory in the protection domain that the queue pair was created in (ibv_reg_mr's and ibv_create_qp's pd), before the peer is told of it."),
+        None => case
+            .sure(Confidence::Medium)
+            .cause("The other end has living regions that allow such requests, and none was given back: the address or length reaches beyond the region, the rkey is of another one, or qp_access_flags of that queue pair forbid it (they are not seen).")
+            .remedy("Compare rkey, address and length that the program uses with the regions named in the evidence, and check qp_access_flags at INIT at the other end."),
+    }
+    .found()
 }
 
 fn remote_invalid(subject: &Subject<'_>) -> Verdict {
-    verdict(case(
-        subject,
-        &[status::REM_INV_REQ_ERR, status::REM_OP_ERR],
-        Severity::Problem,
-        "the peer refuses a request as invalid",
-    ))
+    let Some(failed) = failed(subject, &[status::REM_INV_REQ_ERR, status::REM_OP_ERR]) else {
+        return Verdict::Clear;
+    };
+    let mut case = failed.case(Severity::Problem, "the peer refuses a request as invalid");
+    let Some((qp, end)) = failed.connection(subject) else {
+        return case.because_of(plain(NOT_RECORDED)).found();
+    };
+    let (here, there) = (&qp.attributes, &end.qp.attributes);
+    if let (Some(mine), Some(other)) = (here.path_mtu_bytes, there.path_mtu_bytes)
+        && mine != other
+    {
+        case = case.because(format!("path MTU {mine} B here, {other} B at the other end"));
+    }
+    if let (Some(mine), Some(other)) = (here.max_rd_atomic, there.max_dest_rd_atomic)
+        && mine > other
+    {
+        case =
+            case.because(format!("max_rd_atomic {mine} here, max_dest_rd_atomic {other} at the other end"));
+    }
+    let longest = subject.traffic.and_then(|traffic| {
+        let (_, counts) = traffic.senders().find(|(queue, _)| queue.pointer == qp.qp)?;
+        counts.detail.as_deref()?.sizes.keys().next_back().copied()
+    });
+    if let (Some(class), Some((n, room))) = (longest, receives_of(&end))
+        && n > 0
+        && class < 63
+    {
+        case = case.because(format!(
+            "receives at the other end have room for {} on average; the longest messages here have up to {}",
+            bytes(room),
+            bytes(1 << class)
+        ));
+    }
+    case.found()
 }
 
 fn local(subject: &Subject<'_>) -> Verdict {
-    verdict(case(
-        subject,
-        &[status::LOC_LEN_ERR, status::LOC_QP_OP_ERR, status::LOC_PROT_ERR],
-        Severity::Problem,
-        "they name local memory they may not use",
-    ))
+    let statuses = [status::LOC_LEN_ERR, status::LOC_QP_OP_ERR, status::LOC_PROT_ERR];
+    let Some(failed) = failed(subject, &statuses) else { return Verdict::Clear };
+    let Some(traffic) = subject.traffic else { return Verdict::Clear };
+    let met: Vec<u32> =
+        statuses.into_iter().filter(|status| traffic.all.statuses.contains_key(status)).collect();
+    let mut case = failed.case(Severity::Problem, "they name local memory they may not use");
+    if met == [status::LOC_LEN_ERR] {
+        return case
+            .cause("A message was longer than the buffers of the receive it met, or a request longer than the device or path MTU (datagrams) allows.")
+            .remedy("Make receives as long as the longest message (on datagrams 40 bytes more, for the header that comes before it), and requests no longer than max_msg_sz of ibv_query_port (datagrams: the path MTU).")
+            .found();
+    }
+    if let Some(qp) = failed.qpns.iter().find_map(|qpn| subject.qp_of(*qpn)) {
+        let own = End { process: subject.process, qp };
+        let found = regions(subject, &own, &[(LOCAL_WRITE, "IBV_ACCESS_LOCAL_WRITE")], failed.by_ns);
+        for line in found.evidence {
+            case = case.because_of(Some(line));
+        }
+        if found.why == Some(Why::Gone) {
+            case = case
+                .sure(Confidence::Medium)
+                .cause("A region was deregistered while the queue pair was in use: a request that still names its lkey fails, and one of these most likely did.")
+                .remedy("Wait for the completion of the last request that uses a buffer before calling ibv_dereg_mr on its region.");
+        }
+    }
+    case.found()
 }
 
 fn flushed(subject: &Subject<'_>) -> Verdict {
@@ -280,10 +413,20 @@ fn flushed(subject: &Subject<'_>) -> Verdict {
     if first {
         return Verdict::Clear;
     }
-    verdict(case(
-        subject,
-        &[status::WR_FLUSH_ERR],
-        Severity::Warning,
-        "their queue pair went to the error state",
-    ))
+    let Some(failed) = failed(subject, &[status::WR_FLUSH_ERR]) else { return Verdict::Clear };
+    let mut case = failed.case(Severity::Warning, "their queue pair went to the error state");
+    // The program itself may have sent it there.
+    let own = failed.qpns.iter().filter_map(|qpn| subject.qp_of(*qpn)).find_map(|qp| {
+        let change = qp.transitions.iter().find(|change| change.to == "ERR" && change.errno == 0)?;
+        Some((qp.qpn, change.t_ns))
+    });
+    if let Some((qpn, t_ns)) = own {
+        let after = duration(t_ns.saturating_sub(subject.model.header.t_ns));
+        case = case.because(format!(
+            "the program itself moved QPN {qpn} to ERR by ibv_modify_qp, {after} into the recording"
+        ));
+    } else if let Some((qp, end)) = failed.connection(subject) {
+        case = case.because_of(peer::state(subject, qp.qpn, &end));
+    }
+    case.found()
 }

@@ -1,10 +1,10 @@
 //! What the ports' counters say of loss and congestion.
 
-use super::super::finding::{Confidence, Evidence, Severity, many};
+use super::super::finding::{Confidence, Evidence, Severity, many, per_second};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{Host, Subject};
 use super::man;
-use crate::model::Queue;
+use crate::model::{CONGESTED_PER_SECOND, CONGESTION_COUNTERS, LOSS_COUNTERS, Queue};
 use crate::report::units::{count, duration};
 use crate::sample::QueueKind;
 
@@ -18,25 +18,32 @@ const LOST: Threshold = Threshold {
 /// Packets lost on the way.
 pub static LOSS: Rule = Rule {
     id: "packets-lost",
-    title: "packets are lost or damaged on the way",
+    title: "packets are lost, damaged or sent again",
     looks_at: "growth of loss counters over the recording: out_of_sequence, packet_seq_err, implied_nak_seq_err, local_ack_timeout_err, roce_adp_retrans, symbol and receive errors, discards",
     plane: Plane::Device,
     thresholds: &[&LOST],
     cause: "Reliable transports send again what was lost, and go back to where the loss was: each loss costs a round trip or an ACK timeout, and throughput falls far more than the share of lost packets.",
-    remedy: "On RoCE make the traffic class lossless (PFC on the priority of its DSCP, at NICs and switches alike) or switch congestion control on (ECN/DCQCN); look at cables and optics where symbol errors grow (ethtool -S, mlxlink).",
+    remedy: "Where symbol_error, port_rcv_errors or rx_icrc_encapsulated grow: cables and optics (ethtool -S, mlxlink). Where the others grow on RoCE: make the traffic class lossless (PFC on the priority of its DSCP, at NICs and switches alike), or switch congestion control on (ECN at the switches, DCQCN at the NICs).",
     unless: "the loss comes from a link that is going up or down now.",
     workload: None,
     shown: Shown::Synthetic { why: "no lossy network is at hand" },
-    links: &["https://docs.kernel.org/infiniband/core_locking.html"],
+    links: &["https://docs.kernel.org/networking/device_drivers/ethernet/mellanox/mlx5/counters.html"],
     met: &["NVIDIA/nccl#378", "NVIDIA/nccl#306", "openucx/ucx#6000", "bytedance/byteps#179"],
     check: Check::Host(loss),
 };
 
 const MARKS: Threshold = Threshold {
     key: "min_per_second",
-    value: 100.0,
+    value: CONGESTED_PER_SECOND,
     unit: "congestion notifications per second",
     why: "a few are how congestion control feels its way",
+};
+
+const TICKS: Threshold = Threshold {
+    key: "min_wait_ticks_per_second",
+    value: 15_000_000.0,
+    unit: "ticks of port_xmit_wait per second",
+    why: "a hundredth of the time of a port of 100 Gb/s that counts one for every 8 bytes it could have sent; what a tick is differs by device",
 };
 
 /// Congestion.
@@ -45,13 +52,13 @@ pub static CONGESTION: Rule = Rule {
     title: "the network is congested",
     looks_at: "growth of congestion counters over the recording: np_cnp_sent, rp_cnp_handled, np_ecn_marked_roce_packets, port_xmit_wait",
     plane: Plane::Device,
-    thresholds: &[&MARKS],
-    cause: "Switches mark packets, receivers ask senders to slow down: more is sent towards one port than it takes.",
-    remedy: "Spread traffic (more queue pairs for ECMP, other paths), send less at the same time to one receiver (incast), and check that all NICs and switches have the same ECN and PFC settings.",
+    thresholds: &[&MARKS, &TICKS],
+    cause: "More is sent towards one port than it takes: switches mark packets, receivers ask senders to slow down (CNP, congestion notification packets), or a port must wait until the next switch has room.",
+    remedy: "Where many senders meet at one receiver (incast): send to it in turn, or less at a time. Where single links are full: spread the traffic over more paths (several queue pairs, which ECMP sends different ways). Check that all NICs and switches have the same ECN and PFC settings.",
     unless: "the link is meant to be full.",
     workload: None,
     shown: Shown::Synthetic { why: "no network that congests is at hand" },
-    links: &["https://docs.kernel.org/networking/devlink/mlx5.html"],
+    links: &["https://docs.kernel.org/networking/device_drivers/ethernet/mellanox/mlx5/counters.html"],
     met: &["NVIDIA/nccl#378", "openucx/ucx#6000"],
     check: Check::Host(congestion),
 };
@@ -104,31 +111,14 @@ pub static RECEIVES_LATE: Rule = Rule {
     check: Check::Process(receives_late),
 };
 
-const LOSS_COUNTERS: [&str; 14] = [
-    "out_of_sequence",
-    "packet_seq_err",
-    "implied_nak_seq_err",
-    "local_ack_timeout_err",
-    "roce_adp_retrans",
-    "roce_adp_retrans_to",
-    "symbol_error",
-    "port_rcv_errors",
-    "port_xmit_discards",
-    "rx_icrc_encapsulated",
-    "retry_exceeded_err",
-    "rcvd_seq_err",
-    "out_of_seq_request",
-    "retransmits",
-];
-
-const CONGESTION_COUNTERS: [&str; 4] =
-    ["np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets", "port_xmit_wait"];
+/// Ticks in which a port had something to send and could not. How long one is differs by device.
+const WAITING: &str = "port_xmit_wait";
 
 const RNR_COUNTERS: [&str; 5] =
     ["rnr_nak_retry_err", "out_of_buffer", "rcvd_rnr_err", "send_rnr_err", "retry_rnr_exceeded_err"];
 
 /// Growth by counter and port, as evidence.
-fn growth(host: &Host<'_>, names: &[&str]) -> (u64, Vec<Evidence>) {
+pub(super) fn growth(host: &Host<'_>, names: &[&str]) -> (u64, Vec<Evidence>) {
     let (mut sum, mut lines) = (0_u64, Vec::new());
     for name in names {
         for (place, n) in host.grown(name) {
@@ -140,7 +130,7 @@ fn growth(host: &Host<'_>, names: &[&str]) -> (u64, Vec<Evidence>) {
     (sum, lines)
 }
 
-fn known(host: &Host<'_>) -> bool {
+pub(super) fn known(host: &Host<'_>) -> bool {
     host.ports().any(|(_, port)| !port.counters.is_empty())
 }
 
@@ -167,16 +157,21 @@ fn congestion(host: &Host<'_>) -> Verdict {
     if !known(host) {
         return Verdict::NotObservable("no port tells its counters");
     }
-    let (sum, lines) = growth(host, &CONGESTION_COUNTERS);
-    let rate = sum as f64 * 1e9 / host.model.duration_ns().max(1) as f64;
-    if rate < host.limit(&MARKS) {
+    let a_second = |n: u64| n as f64 * 1e9 / host.model.duration_ns().max(1) as f64;
+    let (sum, mut lines) = growth(host, &CONGESTION_COUNTERS);
+    let (ticks, waiting) = growth(host, &[WAITING]);
+    let marked = a_second(sum) >= host.limit(&MARKS);
+    if !marked && a_second(ticks) < host.limit(&TICKS) {
         return Verdict::Clear;
     }
-    let mut case = Case::new(
-        Severity::Note,
-        Confidence::Medium,
-        format!("{} signs of congestion a second on the host's ports", count(rate as u64)),
-    );
+    lines.extend(waiting);
+    let (confidence, title) = if marked {
+        let rate = per_second(a_second(sum));
+        (Confidence::Medium, format!("{rate} signs of congestion a second on the host's ports"))
+    } else {
+        (Confidence::Low, "the host's ports often have something to send and cannot".to_owned())
+    };
+    let mut case = Case::new(Severity::Note, confidence, title);
     for line in lines {
         case = case.because_of(Some(line));
     }

@@ -20,9 +20,9 @@ pub static HUGEPAGES_SAFE: Rule = Rule {
     looks_at: "the variable, the number of registrations, and the share of their time outside the kernel's registration",
     plane: Plane::Surroundings,
     thresholds: &[&REGISTERS],
-    cause: "With fork protection and RDMAV_HUGEPAGES_SAFE, libibverbs finds the page size of a range by reading /proc/PID/smaps, at every registration and deregistration: 93 µs became 5.4 ms for one user.",
+    cause: "With fork protection in force and RDMAV_HUGEPAGES_SAFE set, libibverbs finds the page size of a range by reading /proc/PID/smaps, at every registration and deregistration: 93 µs became 5.4 ms for one user.",
     remedy: "On kernel 5.12 or newer switch fork protection off (unset RDMAV_FORK_SAFE, IBV_FORK_SAFE and RDMAV_HUGEPAGES_SAFE, do not call ibv_fork_init): the kernel copies pinned pages at fork. Else register once, at the start.",
-    unless: "the kernel is older than 5.12 and the program forks while regions on huge pages live.",
+    unless: "the kernel is older than 5.12 and the program forks while regions on huge pages live. libibverbs of rdma-core 35 or newer asks the kernel, and ignores the variable where fork protection is not needed.",
     workload: Some("registration"),
     shown: Shown::By("hugepages-safe-slow"),
     links: &[man!("3", "ibv_fork_init")],
@@ -33,11 +33,11 @@ pub static HUGEPAGES_SAFE: Rule = Rule {
 /// Fork protection on a kernel that does not need it.
 pub static UNNEEDED: Rule = Rule {
     id: "fork-protection-unneeded",
-    title: "fork protection is on though this kernel does not need it",
+    title: "fork protection is asked for though this kernel does not need it",
     looks_at: "RDMAV_FORK_SAFE and IBV_FORK_SAFE in the environment, and the kernel's version",
     plane: Plane::Surroundings,
     thresholds: &[],
-    cause: "Since Linux 5.12 a fork copies pages that are pinned for a device, so that parent and device go on sharing them. Fork protection then only costs: an madvise call at every registration and deregistration, and memory mappings split at its borders.",
+    cause: "Since Linux 5.12 a fork copies pages that are pinned for a device, so that parent and device go on sharing them. Fork protection then only costs: an madvise call at every registration and deregistration, and memory mappings split at its borders. libibverbs of rdma-core 35 or newer asks the kernel and leaves it off by itself; an older one, or one in a container, obeys.",
     remedy: "Unset RDMAV_FORK_SAFE and IBV_FORK_SAFE; ask ibv_is_fork_initialized(), which answers IBV_FORK_UNNEEDED where that is so.",
     unless: "the same set-up also runs on kernels before 5.12.",
     workload: Some("registration"),
@@ -61,8 +61,8 @@ pub static MAP_COUNT: Rule = Rule {
     looks_at: "mappings of the process against vm.max_map_count",
     plane: Plane::Surroundings,
     thresholds: &[&NEAR],
-    cause: "Beyond vm.max_map_count every mmap, madvise and mprotect that would split a mapping fails with ENOMEM, and with it ibv_reg_mr under fork protection, malloc and thread creation. Fork protection splits mappings at the borders of every region and never joins them again.",
-    remedy: "Raise it: sysctl -w vm.max_map_count=1048576. Register few large regions instead of many small ones, and switch fork protection off on kernel 5.12 or newer.",
+    cause: "Beyond vm.max_map_count every mmap, madvise and mprotect that would split a mapping fails with ENOMEM, and with it ibv_reg_mr under fork protection, malloc and thread creation. Fork protection, where it is in force, splits mappings at the borders of every region and never joins them again.",
+    remedy: "Raise the limit now: sysctl -w vm.max_map_count=1048576 (running processes have it at once). Register few large regions instead of many small ones, and switch fork protection off on kernel 5.12 or newer.",
     unless: "",
     workload: None,
     shown: Shown::By("map-count-near"),
@@ -133,7 +133,7 @@ fn map_count(subject: &Subject<'_>) -> Verdict {
     )
     .because(format!("{} of vm.max_map_count", percent(share)))
     .because_of(subject.fork_safe().then(|| super::super::finding::Evidence {
-        text: "fork protection is on, which splits mappings at every region".to_owned(),
+        text: "fork protection is asked for (RDMAV_FORK_SAFE or IBV_FORK_SAFE): in force, it splits mappings at every region".to_owned(),
         qpns: Vec::new(),
     }))
     .found()

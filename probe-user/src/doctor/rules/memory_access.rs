@@ -39,7 +39,7 @@ pub static UNALIGNED: Rule = Rule {
     looks_at: "local and remote addresses of work requests modulo 64",
     plane: Plane::Data,
     thresholds: &[&MANY, &CROSSING, &CARED],
-    cause: "A payload that begins inside a cache line touches one line more than it needs; the device reads and writes broken lines, which on the way to memory become a read and a write, and records of two writers share a line.",
+    cause: "A payload that begins inside a cache line (64 B) touches one line more than it needs. A line that the device writes in part must be read before it is written, and where two writers' records share a line, each write takes it away from the other.",
     remedy: "Align buffers and records to 64 bytes: aligned_alloc(64, …), #[repr(align(64))], alignas(64); round a record's size up to a multiple of 64.",
     unless: "memory is scarcer than time, or the layout is given by a format.",
     workload: Some("alignment"),
@@ -125,9 +125,9 @@ pub static MIXED: Rule = Rule {
     looks_at: "opcodes per queue pair, requests under way",
     plane: Plane::Data,
     thresholds: &[&MANY, &BOTH],
-    cause: "Requests of a queue pair complete in order: a WRITE behind a READ waits for its data to come back, and READs are limited by max_rd_atomic.",
-    remedy: "Give READs a queue pair of their own.",
-    unless: "the order of READs and WRITEs matters (a READ after a WRITE sees it on the same queue pair only), or few are under way.",
+    cause: "Requests of a queue pair complete in order: what is behind a READ is done only when the READ's data has come back, a round trip later, and a READ beyond max_rd_atomic holds up all that is behind it.",
+    remedy: "Give READs a queue pair of their own to the same peer, and post WRITEs on the other.",
+    unless: "the order of READs and WRITEs matters (only on the same queue pair does a READ see the WRITE before it), or few are under way.",
     workload: Some("multi-qp"),
     shown: Shown::By("reads-and-writes-mixed"),
     links: &[man!("3", "ibv_post_send")],
@@ -246,7 +246,7 @@ fn atomics_hot(subject: &Subject<'_>) -> Verdict {
     let mut case = Case::new(
         Severity::Warning,
         Confidence::Medium,
-        format!("{} meet on few addresses", many(n, "atomic")),
+        format!("{} meet on one address, or few", many(n, "atomic")),
     )
     .because(format!(
         "{} of the work requests are atomics, {} of them go to the address of the one before",

@@ -6,6 +6,7 @@ mod completion_queues;
 mod errors;
 mod fabric;
 mod fork;
+mod latency_with_loss;
 mod memory_access;
 mod path;
 mod placement;
@@ -111,6 +112,7 @@ pub const RULES: &[&Rule] = &[
     &errors::REMOTE_INVALID,
     &errors::LOCAL,
     &errors::FLUSHED,
+    &latency_with_loss::TOGETHER,
     &fabric::LOSS,
     &fabric::CONGESTION,
     &fabric::RNR_GROWING,

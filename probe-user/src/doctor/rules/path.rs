@@ -1,6 +1,6 @@
 //! The path to the peer: MTU, GID, reads outstanding, traffic class.
 
-use super::super::finding::{Confidence, Evidence, Severity, many};
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
 use super::super::traffic::mean_bytes;
@@ -16,7 +16,7 @@ pub static MTU_SMALL: Rule = Rule {
     looks_at: "path_mtu at RTR against the active MTU of the ports, and the length of messages where posts are observed",
     plane: Plane::Device,
     thresholds: &[],
-    cause: "A path MTU below the port's makes more packets of the same bytes, each with its headers and its work in the NIC.",
+    cause: "A path MTU below the port's makes more packets of the same bytes, each with its headers (82 B on Ethernet, RoCE v2) and its work in the NIC.",
     remedy: "Use the smaller of both ends' active_mtu (ibv_query_port) as path_mtu when going to RTR (perftest: -m).",
     unless: "the peer's port or a switch on the way allows no more. Nothing is said where messages fit one packet as it is.",
     workload: None,
@@ -51,7 +51,7 @@ pub static GID_TYPE: Rule = Rule {
     plane: Plane::Device,
     thresholds: &[],
     cause: "RoCE v1 and link-local addresses are not routed: within one network segment they work, across a router the connection times out (retry exceeded, status 12, or ETIMEDOUT at RTR). Index 0 is often of that kind.",
-    remedy: "Take the index of a RoCE v2 GID with an IP address (`rdma-probe devices` lists them; NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, perftest -x).",
+    remedy: "Take the index of a RoCE v2 GID with an IP address as sgid_index at RTR (`rdma-probe devices` lists them; NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, perftest -x).",
     unless: "both ends are in one network segment.",
     workload: None,
     shown: Shown::Synthetic { why: "the emulated device has one kind of GID" },
@@ -150,7 +150,25 @@ fn mtu_small(subject: &Subject<'_>) -> Verdict {
     )
     .because(format!("path MTU {mtu} B, the ports' active MTU is {smallest} B"))
     .because_of(Some(which))
+    .costs(headers(mtu, smallest))
     .found()
+}
+
+/// Bytes around the payload of a RoCE v2 packet in the middle of a message, on the wire: preamble and gap 20, Ethernet 18,
+/// IP 20, UDP 8, BTH 12, ICRC 4.
+const AROUND: f64 = 82.0;
+
+/// What the smaller path MTU costs on Ethernet.
+fn headers(mtu: u32, port: u32) -> Cost {
+    let of_the_wire = |mtu: u32| percent(AROUND / (AROUND + f64::from(mtu)));
+    Cost {
+        text: format!(
+            "on Ethernet (RoCE v2) headers take {} of the wire, {} at the port's MTU",
+            of_the_wire(mtu),
+            of_the_wire(port)
+        ),
+        ..Cost::default()
+    }
 }
 
 fn mtu_large(subject: &Subject<'_>) -> Verdict {
@@ -195,6 +213,10 @@ fn gid_type(subject: &Subject<'_>) -> Verdict {
         unroutable(gid).filter(|_| routable)
     };
     let Some((n, which)) = subject.those(|qp| kind(qp).is_some()) else { return Verdict::Clear };
+    let first = subject.qps.iter().find(|qp| kind(qp).is_some());
+    let routable = first
+        .and_then(|qp| port_of(u32::from(qp.attributes.port.unwrap_or(1))))
+        .and_then(|port| port.gids.iter().find(|gid| unroutable(gid).is_none()));
     let kinds: std::collections::BTreeSet<&str> = subject.qps.iter().filter_map(|qp| kind(qp)).collect();
     let kinds: Vec<&str> = kinds.into_iter().collect();
     Case::new(
@@ -203,7 +225,12 @@ fn gid_type(subject: &Subject<'_>) -> Verdict {
         format!("{} with a GID that is not routed ({})", many(n, "queue pair"), kinds.join(", ")),
     )
     .because_of(Some(which))
-    .because("the port has a routable RoCE v2 GID too")
+    .because(match routable {
+        Some(gid) => {
+            format!("the port has a routable one too: index {}, {}, {}", gid.index, gid.gid, gid.gid_type)
+        }
+        None => "the port has a routable one too".to_owned(),
+    })
     .found()
 }
 
@@ -245,7 +272,7 @@ fn traffic_class(subject: &Subject<'_>) -> Verdict {
         format!("{} without the traffic class that the others have", many(without, "queue pair")),
     )
     .because_of(Some(Evidence {
-        text: format!("{} of {} have class {class}", count(*n), count(total)),
+        text: format!("{} of {} queue pairs of the host have class {class}", count(*n), count(total)),
         qpns: Vec::new(),
     }))
     .because_of(Some(which))

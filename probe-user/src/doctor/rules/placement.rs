@@ -7,7 +7,7 @@ use super::super::subject::{Host, Subject};
 /// Another NUMA node.
 pub static NUMA: Rule = Rule {
     id: "numa-remote",
-    title: "the process runs on another NUMA node than the device",
+    title: "the process may run only on another NUMA node than the device's",
     looks_at: "nodes of the processors the process may run on, against the node of each device",
     plane: Plane::Surroundings,
     thresholds: &[],
@@ -29,7 +29,7 @@ pub static PCIE: Rule = Rule {
     plane: Plane::Device,
     thresholds: &[],
     cause: "The link was trained with fewer lanes or at a lower speed: a slot of fewer lanes, a riser, dirty contacts, or power saving. Bandwidth is bound by it.",
-    remedy: "Look at `lspci -vv` (LnkSta against LnkCap): move the card to a slot with all lanes, reseat it, and set the slot's speed in the firmware.",
+    remedy: "Look at `lspci -vv` (LnkSta is what it runs at, LnkCap what it could): reseat the card, move it to a slot with all lanes, or set the slot's speed in the firmware's set-up.",
     unless: "the port's own rate needs no more.",
     workload: None,
     shown: Shown::Synthetic { why: "it needs a device in such a slot" },
@@ -45,8 +45,8 @@ pub static IOMMU: Rule = Rule {
     looks_at: "the type of the device's IOMMU group",
     plane: Plane::Device,
     thresholds: &[],
-    cause: "Each DMA goes through the IOMMU's tables: registration maps every page there too, and peer-to-peer with a GPU goes through the root complex, slowly or not at all.",
-    remedy: "Boot with iommu=pt (pass-through; intel_iommu=on or amd_iommu=on stays), and for peer-to-peer switch ACS off on the bridges between NIC and GPU.",
+    cause: "Each DMA goes through the IOMMU's tables: registration maps every page there too, and transfers between NIC and GPU take the way through the processor (the root complex), slowly or not at all.",
+    remedy: "Boot with iommu=pt (pass-through; intel_iommu=on or amd_iommu=on stays). Where a GPU and the NIC talk to each other, also switch ACS (which forces their traffic through the processor) off on the PCIe bridges between them.",
     unless: "the device is handed to a virtual machine, or untrusted devices share the machine.",
     workload: None,
     shown: Shown::Synthetic { why: "it needs a machine with an IOMMU" },
@@ -73,7 +73,7 @@ fn numa(subject: &Subject<'_>) -> Verdict {
     }
     let devices: Vec<String> = placed.iter().map(|(name, node)| format!("{name} on node {node}")).collect();
     Case::new(Severity::Warning, Confidence::High, NUMA.title)
-        .because(format!("it may run on node {} only", list(&facts.cpu_nodes)))
+        .because(format!("it is bound to processors of node {}", list(&facts.cpu_nodes)))
         .because(devices.join(", "))
         .remedy(format!(
             "Bind it to the device's node: numactl --cpunodebind={0} --membind={0} CMD, or by the launcher (mpirun --map-by numa, srun --cpu-bind).",

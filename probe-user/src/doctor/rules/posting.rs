@@ -1,6 +1,6 @@
 //! How work is handed to the device.
 
-use super::super::finding::{Confidence, Cost, Severity, many};
+use super::super::finding::{Confidence, Cost, Severity, many, times};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{Mover, SPARE, Subject};
 use super::super::traffic::{
@@ -147,14 +147,19 @@ pub static QUEUE_FULL: Rule = Rule {
 /// CPU time of a post that is a system call, ns: assumed; 200 to 1,000 are usual.
 const SYSTEM_CALL_NS: f64 = 500.0;
 
-/// CPU time as cost.
+/// CPU time of a published figure as cost.
 fn core(rate: f64, ns: f64, what: &str) -> Cost {
+    saved(rate, ns, &format!("{what} (published figure)"))
+}
+
+/// CPU time as cost.
+fn saved(rate: f64, ns: f64, what: &str) -> Cost {
     let core = (rate * ns / 1e9).min(1.0);
     Cost {
         us_per_message: Some(ns / 1e3),
         cpu_share: Some(core),
         text: format!(
-            "about {ns} ns a message for {what} (published figure), {} of a core at {} a second",
+            "about {ns} ns for {what}: {} of a core at {} a second",
             percent(core),
             count(rate as u64)
         ),
@@ -272,7 +277,11 @@ fn mergeable(subject: &Subject<'_>) -> Verdict {
         per_call(&those.sum)
     ))
     .because_of(Some(those.which))
-    .costs(core(rate, POST_NS / 2.0, "a request that another could carry"))
+    .costs(saved(
+        rate,
+        POST_NS / 2.0,
+        "a request that another could carry, if it costs half as much as a post (assumed)",
+    ))
     .found()
 }
 
@@ -354,7 +363,7 @@ fn queue_full(subject: &Subject<'_>) -> Verdict {
     let errnos: Vec<String> = worst
         .post_errnos
         .iter()
-        .map(|(number, n)| format!("{} {} times", crate::report::errno(*number), count(*n)))
+        .map(|(number, n)| format!("{} {}", crate::report::errno(*number), times(*n)))
         .collect();
     let mut case = Case::new(
         Severity::Warning,
@@ -373,12 +382,16 @@ fn queue_full(subject: &Subject<'_>) -> Verdict {
         if errnos.is_empty() { "" } else { ": " },
         errnos.join(", ")
     ))
-    .costs(core(subject.per_second(failed), POST_NS, "a call in vain"));
+    .costs(saved(
+        subject.per_second(failed),
+        POST_NS,
+        "a call in vain, if it costs as much as one that succeeds (published figure)",
+    ));
     case = match qp {
         Some(qp) if ever_full => case
             .because(match outstanding {
-                Some(n) => format!("{} under way at most, the queue holds {}", count(n), count(depth)),
-                None => format!("the queue holds {}", count(depth)),
+                Some(n) => format!("{} requests under way at most, and the send queue holds {}", count(n), count(depth)),
+                None => format!("the send queue holds {}", count(depth)),
             })
             .cause("More is posted than the send queue holds: the call fails with ENOMEM until completions are polled.")
             .remedy(format!(

@@ -15,8 +15,8 @@ pub static MEMLOCK: Rule = Rule {
     looks_at: "ENOMEM (or EAGAIN, EPERM) of registrations and queue creations, the process's RLIMIT_MEMLOCK and whether it has CAP_IPC_LOCK",
     plane: Plane::Surroundings,
     thresholds: &[],
-    cause: "Pinned memory counts against the limit on locked memory. In containers, services and under mpirun it is 64 KiB or 8 MiB by default. ENOMEM then does not mean that memory ran out.",
-    remedy: "Raise it: `ulimit -l unlimited` in the shell, LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for docker, `* - memlock unlimited` in /etc/security/limits.conf; with Slurm also PropagateResourceLimitsExcept=MEMLOCK.",
+    cause: "Pinned memory counts against the limit on locked memory (RLIMIT_MEMLOCK). In containers, services and under mpirun it is 64 KiB or 8 MiB by default. The call fails with ENOMEM although memory has not run out.",
+    remedy: "Raise it: `ulimit -l unlimited` in the shell, LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for docker, `* - memlock unlimited` in /etc/security/limits.conf; with Slurm also PropagateResourceLimitsExcept=MEMLOCK. Then start the program anew; of one that must go on running: prlimit --pid PID --memlock=unlimited.",
     unless: "",
     workload: None,
     shown: Shown::Synthetic { why: "the emulated device pins nothing and so meets no limit" },
@@ -39,8 +39,8 @@ pub static MEMLOCK_NEAR: Rule = Rule {
     looks_at: "registered bytes at their highest against RLIMIT_MEMLOCK, where it holds (no CAP_IPC_LOCK)",
     plane: Plane::Surroundings,
     thresholds: &[&NEAR],
-    cause: "Pinned memory counts against the limit on locked memory: the next registration will fail with ENOMEM.",
-    remedy: "Raise the limit: `ulimit -l unlimited`, LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for docker.",
+    cause: "Pinned memory counts against the limit on locked memory (RLIMIT_MEMLOCK). A registration that does not fit any more fails with ENOMEM.",
+    remedy: "Raise the limit: `ulimit -l unlimited` in the shell, LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for docker, and start the program anew; of one that must go on running: prlimit --pid PID --memlock=unlimited.",
     unless: "the program registers all it ever will at the start.",
     workload: None,
     shown: Shown::By("memlock-near"),
@@ -57,7 +57,7 @@ pub static HUGE_PAGES_FORK: Rule = Rule {
     plane: Plane::Surroundings,
     thresholds: &[],
     cause: "Fork protection (ibv_fork_init, RDMAV_FORK_SAFE) marks each registered range with madvise(MADV_DONTFORK) in steps of 4 KiB, which the kernel refuses on huge pages with EINVAL.",
-    remedy: "Set RDMAV_HUGEPAGES_SAFE=1; better, where the kernel is 5.12 or newer, switch fork protection off (unset RDMAV_FORK_SAFE and IBV_FORK_SAFE, do not call ibv_fork_init): it is not needed there.",
+    remedy: "Where the kernel is 5.12 or newer, switch fork protection off (unset RDMAV_FORK_SAFE and IBV_FORK_SAFE, do not call ibv_fork_init): it is not needed there. On older kernels set RDMAV_HUGEPAGES_SAFE=1, and register once, at the start: each registration then reads /proc/PID/smaps.",
     unless: "",
     workload: Some("hugepages"),
     shown: Shown::Synthetic {
@@ -75,8 +75,8 @@ pub static GPU: Rule = Rule {
     looks_at: "EFAULT or EINVAL of registrations of a process that uses a GPU, and whether a peer-memory module is loaded",
     plane: Plane::Surroundings,
     thresholds: &[],
-    cause: "The range is GPU memory, and nothing gives the NIC a way to it: no peer-memory module is loaded, and the program does not go through dma-buf.",
-    remedy: "Load nvidia_peermem (modprobe nvidia_peermem) or use a library that exports the memory as dma-buf and calls ibv_reg_dmabuf_mr (kernel 5.12 or newer, open GPU kernel modules); for NCCL see NCCL_DMABUF_ENABLE.",
+    cause: "Most likely the range is GPU memory, and nothing gives the NIC a way to it: neither a peer-memory module of the kernel nor dma-buf.",
+    remedy: "NVIDIA: modprobe nvidia_peermem. Or, with AMD GPUs too, export the memory as dma-buf and register it by ibv_reg_dmabuf_mr (kernel 5.12 or newer; with NVIDIA the open kernel modules); for NCCL see NCCL_DMABUF_ENABLE.",
     unless: "",
     workload: None,
     shown: Shown::Synthetic { why: "it needs a GPU" },
@@ -147,7 +147,7 @@ fn memlock(subject: &Subject<'_>) -> Verdict {
         ),
     )
     .because(format!(
-        "limit {}, no CAP_IPC_LOCK; {} registered at most",
+        "limit {}, and no privilege to exceed it (CAP_IPC_LOCK); {} registered at most",
         bytes(limit),
         bytes(registrations.bytes.peak)
     ));
@@ -169,7 +169,8 @@ fn memlock_near(subject: &Subject<'_>) -> Verdict {
         Confidence::High,
         format!("{} of {} that may be locked are pinned", bytes(peak), bytes(limit)),
     )
-    .because(format!("{} of the limit, no CAP_IPC_LOCK", percent(share)))
+    .because(format!("{} of the limit, and no privilege to exceed it (CAP_IPC_LOCK)", percent(share)))
+    .because(format!("{} are left", bytes(limit - peak.min(limit))))
     .found()
 }
 
@@ -234,6 +235,7 @@ fn refused(subject: &Subject<'_>) -> Verdict {
     for evidence in by_errno(subject, &REGISTRATIONS) {
         case = case.because_of(Some(evidence));
     }
+    case = case.because_of(subject.failed_at(&REGISTRATIONS));
     if no_memory == failed {
         case = case.cause("ENOMEM from a registration is most often the limit on locked memory (RLIMIT_MEMLOCK), else the device's number of regions or translations is used up.").remedy("Look at `ulimit -l` of the process (/proc/PID/limits) and raise it: LimitMEMLOCK=infinity in the service, --ulimit memlock=-1 for a container. If it is unlimited, compare the regions alive with max_mr of `ibv_devinfo -v`.");
     }

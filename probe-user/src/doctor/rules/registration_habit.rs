@@ -1,6 +1,6 @@
 //! Memory registered while work goes on.
 
-use super::super::finding::{Confidence, Severity};
+use super::super::finding::{Confidence, Severity, many, per_second};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{REGISTRATIONS, Subject};
 use super::man;
@@ -42,9 +42,9 @@ pub static REPEATED: Rule = Rule {
     looks_at: "address and length of every registration, against those of the registrations before",
     plane: Plane::Control,
     thresholds: &[&HABIT, &AGAIN, &DEAR],
-    cause: "Memory is registered for an operation and deregistered after it. Each time the kernel pins the pages, and the device gets a new translation and drops an old one.",
-    remedy: "Register a pool of buffers once (ibv_reg_mr at the start) and reuse it, or keep registrations in a cache keyed by address and length.",
-    unless: "the memory really is another each time, freed and mapped anew at the same address: then a pool helps and a cache would be wrong.",
+    cause: "Memory is registered that was registered before, usually anew for every operation. Each time the kernel pins the pages and the device gets a new translation: on a NIC 20 to 30 µs, and about 0.3 µs more per page of 4 KiB (published figures).",
+    remedy: "Register a pool of buffers once (ibv_reg_mr at the start) and use it again and again. Where buffers come from elsewhere, keep their registrations in a cache keyed by address and length, and drop an entry when its memory is freed.",
+    unless: "the memory is freed and mapped anew at the same address each time: then only a pool helps, and a cache would hand out stale keys.",
     workload: Some("registration"),
     shown: Shown::By("registration-repeated"),
     links: &[man!("3", "ibv_reg_mr")],
@@ -59,9 +59,9 @@ pub static HOT: Rule = Rule {
     looks_at: "registrations per second over the recording, and how many regions live",
     plane: Plane::Control,
     thresholds: &[&HABIT, &RATE, &DEAR],
-    cause: "Memory is registered all the time, each time another range. Each registration pins its pages and gives the device a new translation.",
+    cause: "Memory is registered all the time, each time another range. Each registration pins its pages and gives the device a new translation: on a NIC 20 to 30 µs, and about 0.3 µs more per page of 4 KiB (published figures).",
     remedy: "Allocate buffers from memory that is registered once, at the start; or register larger pieces, less often.",
-    unless: "the buffers come from a library that cannot be told where to allocate: then register larger pieces.",
+    unless: "the buffers come from a library that cannot be told where to allocate: then keep registrations and drop them when the memory is freed, or use on-demand paging (IBV_ACCESS_ON_DEMAND) where the NIC has it.",
     workload: Some("registration"),
     shown: Shown::By("registration-hot"),
     links: &[man!("3", "ibv_reg_mr")],
@@ -119,9 +119,10 @@ fn repeated(subject: &Subject<'_>) -> Verdict {
         case = case.because(format!(
             "{} each (median), {} a second",
             duration(p50),
-            count(subject.per_second(n) as u64)
+            per_second(subject.per_second(n))
         ));
     }
+    case = case.because_of(subject.called_from(&REGISTRATIONS));
     case.costs(subject.time_cost(total_ns(subject))).found()
 }
 
@@ -138,8 +139,14 @@ fn hot(subject: &Subject<'_>) -> Verdict {
         return Verdict::Clear;
     }
     Case::new(severity(subject), Confidence::Medium, HOT.title)
-        .because(format!("{} registrations, {} a second", count(n), count(rate as u64)))
-        .because(format!("{} live at the end", count(process.registrations.population.live)))
+        .because(format!(
+            "{} registrations, {} a second, {} each (median), hardly any of a range registered before",
+            count(n),
+            per_second(rate),
+            duration(process.latency(&REGISTRATIONS).quantile(0.5).unwrap_or(0))
+        ))
+        .because(format!("{} alive at the end", many(process.registrations.population.live, "region")))
+        .because_of(subject.called_from(&REGISTRATIONS))
         .costs(subject.time_cost(total_ns(subject)))
         .found()
 }

@@ -6,7 +6,6 @@ use super::super::subject::{REGISTRATIONS, Subject};
 use super::man;
 use crate::model::PAGE_BYTES;
 use crate::report::units::{bytes, count, duration, percent};
-use crate::sample::Call;
 
 const BIG_CLASS: Threshold = Threshold {
     key: "min_region_bytes",
@@ -29,9 +28,9 @@ pub static SMALL_PAGES: Rule = Rule {
     looks_at: "regions of more than 64 MiB, and how much of the process's memory is in huge pages",
     plane: Plane::Surroundings,
     thresholds: &[&BIG_CLASS, &HUGE_SHARE],
-    cause: "The kernel pins page by page and the device gets a translation for each. 2 MiB pages mean 512 times fewer of both: registration is faster, and random access misses the NIC's translation cache less.",
+    cause: "The kernel pins page by page and the device gets a translation for each. Pages of 2 MiB mean 512 times fewer of both: registration is faster, and random access less often waits for a translation that the NIC does not hold.",
     remedy: "Allocate the memory with mmap(MAP_HUGETLB | MAP_HUGE_2MB) after reserving pages (sysctl vm.nr_hugepages), or ask for transparent huge pages with madvise(MADV_HUGEPAGE) on 2 MiB-aligned memory before touching it.",
-    unless: "the memory is a file mapping that has no huge pages, or fork protection is on (ibv_fork_init without RDMAV_HUGEPAGES_SAFE fails on huge pages, and with it each registration reads all of /proc/PID/smaps).",
+    unless: "the memory is a file mapping that has no huge pages, or fork protection is in force (ibv_fork_init on kernels before 5.12): it fails on huge pages, and with RDMAV_HUGEPAGES_SAFE each registration reads all of /proc/PID/smaps.",
     workload: Some("hugepages"),
     shown: Shown::By("registration-small-pages"),
     links: &[
@@ -69,9 +68,9 @@ pub static FIRST_TOUCH: Rule = Rule {
     looks_at: "page faults taken inside registrations, against their pages",
     plane: Plane::Control,
     thresholds: &[&TOUCHED, &FAULTS],
-    cause: "The memory was never touched before, so registering it also allocates and clears every page, in one thread.",
+    cause: "The memory was never touched before, so registering it also allocates and clears every page, in the one thread that registers.",
     remedy: "Touch the memory beforehand, from several threads, or allocate it with MAP_POPULATE or as huge pages.",
-    unless: "start-up time does not matter: the pages must be cleared once in any case.",
+    unless: "start-up time does not matter: the pages must be cleared once in any case, and touching them in one thread moves the cost without lowering it.",
     workload: Some("registration"),
     shown: Shown::Synthetic {
         why: "page faults inside registrations are seen by kernel probes alone, which need a kernel with RDMA",
@@ -102,8 +101,8 @@ pub static SERIAL: Rule = Rule {
     looks_at: "bytes registered, the time it took, and how many registrations ran at the same time",
     plane: Plane::Control,
     thresholds: &[&HUGE, &ONE_AFTER_THE_OTHER],
-    cause: "Pinning is work of one processor. 500 GB took 49 s in one thread and 12 s in several.",
-    remedy: "Split the memory into pieces of some gibibytes and register them from 4 to 8 threads at the same time; on huge pages the same with fewer.",
+    cause: "Each registration pins its pages with one processor. Published: 500 GB took 49 s in one thread and 12 s in several.",
+    remedy: "Split the memory into pieces of some gibibytes and register them from 4 to 8 threads at the same time. Put it on huge pages (mmap with MAP_HUGETLB | MAP_HUGE_2MB) first: there is then far less to pin.",
     unless: "start-up time does not matter, or one region must cover all of it with a single key.",
     workload: Some("registration"),
     shown: Shown::Synthetic { why: "it takes more memory than the machines this is tested on have" },
@@ -134,7 +133,7 @@ pub static CONTENDED: Rule = Rule {
     plane: Plane::Control,
     thresholds: &[&TOGETHER, &STRETCHED],
     cause: "The threads meet at a lock: the process's memory map (mmap_lock, also taken by malloc, mmap and page faults), a registration cache's lock, or the driver's.",
-    remedy: "Register larger pieces less often; take registration out of the path all threads go through (a pool per thread, registered once).",
+    remedy: "Register less often: larger pieces, or a pool per thread that is registered once. Keep malloc, mmap and first touch out of the threads that register.",
     unless: "there are more threads than processors: then they wait for a processor, not for a lock.",
     workload: Some("registration"),
     shown: Shown::Synthetic { why: "which lock is met depends on kernel, driver and number of processors" },
@@ -157,8 +156,8 @@ pub static ON_DEMAND: Rule = Rule {
     looks_at: "regions with IBV_ACCESS_ON_DEMAND and the device's page-fault counters over the recording",
     plane: Plane::Device,
     thresholds: &[&FAULTING],
-    cause: "Memory under on-demand paging is not pinned: the NIC stops at a page it does not know, asks the kernel, and the peer is told to come again later (RNR). Large messages fault page by page.",
-    remedy: "Pin what is used all the time with an ordinary ibv_reg_mr; else bring it in beforehand with ibv_advise_mr(IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE), and use huge pages.",
+    cause: "Memory under on-demand paging is not pinned: the NIC stops at a page it does not know, asks the kernel, and the peer is told to come again later (RNR). Each fault takes some hundred µs, and a large message may take one per page.",
+    remedy: "Pin what is used all the time: ibv_reg_mr without IBV_ACCESS_ON_DEMAND. What cannot be pinned, bring in before it is used with ibv_advise_mr(IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE), and put it on huge pages.",
     unless: "the memory is far larger than what is touched, and cannot be pinned.",
     workload: Some("access-pattern"),
     shown: Shown::Synthetic { why: "page faults of a device need one that has them" },
@@ -200,14 +199,15 @@ fn small_pages(subject: &Subject<'_>) -> Verdict {
     Case::new(
         Severity::Warning,
         if thp == 0 && hugetlb == 0 { Confidence::High } else { Confidence::Medium },
-        format!("{} registered on 4 KiB pages", bytes(big.bytes)),
+        format!("large regions lie on 4 KiB pages, {} of them", bytes(big.bytes.min(registrations.bytes.peak))),
     )
     .because(format!(
-        "{}, {} in all: {} pages of 4 KiB where {} of 2 MiB would do",
-        many(big.count, "large registration"),
+        "{} of more than {}, {} in all: {} pages of 4 KiB where {} of 2 MiB would do",
+        many(big.count, "registration"),
+        bytes(1 << (from - 1)),
         bytes(big.bytes),
         count(pages),
-        count(big.bytes >> 21)
+        count((big.bytes >> 21).max(1))
     ))
     .because(format!(
         "{} of the process in huge pages ({} of the {} registered and resident)",
@@ -215,7 +215,12 @@ fn small_pages(subject: &Subject<'_>) -> Verdict {
         percent(share),
         bytes(registered)
     ))
-    .because(format!("{} ns per page", count(big.total_ns / pages.max(1))))
+    .because(format!("registering took {} per page of 4 KiB", duration(big.total_ns / pages.max(1))))
+    .remedy(format!(
+        "Reserve {0} huge pages (sysctl -w vm.nr_hugepages={0}) and allocate the memory with mmap(MAP_HUGETLB | \
+         MAP_HUGE_2MB); or ask for transparent ones with madvise(MADV_HUGEPAGE) on 2 MiB-aligned memory before touching it.",
+        registered.div_ceil(2 << 20)
+    ))
     .costs(subject.time_cost(big.total_ns))
     .found()
 }
@@ -288,8 +293,16 @@ fn contended(subject: &Subject<'_>) -> Verdict {
     }
     let lost = (median - fast).saturating_mul(subject.registrations());
     Case::new(Severity::Warning, Confidence::Low, CONTENDED.title)
-        .because(format!("{:.1} at the same time, by {} threads", overlap.parallel(), overlap.threads.len()))
-        .because(format!("{} in the median, {} for the fastest tenth", duration(median), duration(fast)))
+        .because(format!(
+            "{:.1} registrations at the same time on average, by {}",
+            overlap.parallel(),
+            many(overlap.threads.len() as u64, "thread")
+        ))
+        .because(format!(
+            "a registration takes {} in the median, and {} or less in the fastest tenth",
+            duration(median),
+            duration(fast)
+        ))
         .costs(subject.time_cost(lost))
         .found()
 }
@@ -311,8 +324,5 @@ fn on_demand(subject: &Subject<'_>) -> Verdict {
     Case::new(Severity::Warning, Confidence::Medium, ON_DEMAND.title)
         .because(format!("{} device page faults during the recording", count(faults)))
         .because(format!("{} with on-demand paging", many(subject.process.registrations.on_demand, "region")))
-        .because_of((subject.process.count(Call::KernelPin).returned == 0).then(|| {
-            super::super::finding::Evidence { text: "nothing was pinned".to_owned(), qpns: Vec::new() }
-        }))
         .found()
 }

@@ -21,7 +21,7 @@ pub static PER_CONNECTION: Rule = Rule {
     looks_at: "regions of equal address and length that live at the same time in one protection domain",
     plane: Plane::Control,
     thresholds: &[&ALIKE],
-    cause: "The same buffer is registered once per connection, although a region serves every queue pair of its protection domain. When connections come back after a failure, each pays again.",
+    cause: "The same buffer is registered several times over, usually once per connection, although one region serves every queue pair of its protection domain. When connections come back after a failure, each pays again.",
     remedy: "Register the buffer once per protection domain and hand its lkey and rkey to every connection.",
     unless: "each peer must get an rkey of its own that can be withdrawn alone: use memory windows (ibv_alloc_mw) for that.",
     workload: Some("registration"),
@@ -111,6 +111,7 @@ fn per_connection(subject: &Subject<'_>) -> Verdict {
         bytes(alike.length_bytes),
         many(alike.count, "region")
     ))
+    .because_of(subject.made_at(&REGISTRATIONS))
     .costs(subject.time_cost(each_ns.saturating_mul(extra)))
     .found()
 }
@@ -162,14 +163,18 @@ fn leak(subject: &Subject<'_>) -> Verdict {
         format!("{} live, and their number only grows", many(live, "memory region")),
     )
     .because(format!(
-        "made in each quarter of the recording and still alive: {}",
+        "alive at the end, by the quarter of the recording they were made in: {}",
         quarters.map(count).join(", ")
     ))
     .because(format!("{} registered, {} of them deregistered", count(made), percent(back)))
     .because_of(subject.made_at(&REGISTRATIONS))
     .costs(Cost {
         memory_bytes: Some(registrations.bytes.live),
-        text: format!("{} pinned, growing", bytes(registrations.bytes.live)),
+        text: format!(
+            "{} pinned, {} more every second",
+            bytes(registrations.bytes.live),
+            bytes((registrations.bytes.live as f64 / subject.seconds()) as u64)
+        ),
         ..Cost::default()
     })
     .found()

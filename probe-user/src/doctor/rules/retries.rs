@@ -32,7 +32,7 @@ pub static RNR_RETRY_ZERO: Rule = Rule {
     plane: Plane::Control,
     thresholds: &[],
     cause: "With rnr_retry 0 the first message that meets no posted receive breaks the connection (IBV_WC_RNR_RETRY_EXC_ERR).",
-    remedy: "Set rnr_retry to 7 (for ever) or at least 3 when going to RTS (IBV_QP_RNR_RETRY; rnr_retry_count of rdma_conn_param).",
+    remedy: "Set rnr_retry to 7 (for ever) when going to RTS (IBV_QP_RNR_RETRY; rnr_retry_count of rdma_conn_param), or to 3 to 6 where a receiver that stays away is to be told; the peer's min_rnr_timer says how long each try waits.",
     unless: "a missing receive is to be told at once, or no message needs one (READ, WRITE without immediate).",
     workload: None,
     shown: Shown::By("rnr-retry-zero"),
@@ -68,12 +68,12 @@ const LONG: Threshold = Threshold {
 /// An ACK timeout of many seconds.
 pub static ACK_TIMEOUT_LONG: Rule = Rule {
     id: "ack-timeout-long",
-    title: "a dead peer is noticed only after minutes: the ACK timeout is very long",
+    title: "a dead peer is noticed only after a minute or more: the ACK timeout is very long",
     looks_at: "timeout and retry_cnt at RTS",
     plane: Plane::Control,
     thresholds: &[&LONG],
-    cause: "A lost packet that nothing follows, and a dead peer, are noticed only after the ACK timeout, times the retries.",
-    remedy: "Set timeout to 14 (67 ms) to 18 (1.07 s) with retry_cnt 7.",
+    cause: "A lost packet that nothing follows, and a dead peer, are noticed only after the ACK timeout, and the dead peer is told to the program after as many more as retry_cnt says (devices may wait up to four times as long).",
+    remedy: "Set timeout to 14 (67 ms) to 18 (1.07 s), with retry_cnt 7, when going to RTS (IBV_QP_TIMEOUT, IBV_QP_RETRY_CNT).",
     unless: "the fabric may stand still for long (a switch failover) and that must be outlived.",
     workload: None,
     shown: Shown::By("ack-timeout-long"),
@@ -92,12 +92,12 @@ const SHORT: Threshold = Threshold {
 /// An ACK timeout of a moment.
 pub static ACK_TIMEOUT_SHORT: Rule = Rule {
     id: "ack-timeout-short",
-    title: "packets are sent again though nothing was lost: the ACK timeout is very short",
+    title: "packets may be sent again though nothing was lost: the ACK timeout is very short",
     looks_at: "timeout at RTS",
     plane: Plane::Control,
     thresholds: &[&SHORT],
     cause: "When the answer takes longer than the ACK timeout, everything outstanding is sent again, which makes congestion worse; after retry_cnt times the connection breaks though the peer lives.",
-    remedy: "Set timeout to 14 (67 ms), the value most applications use.",
+    remedy: "Set timeout to 14 (67 ms), the value most applications use, when going to RTS (IBV_QP_TIMEOUT).",
     unless: "the fabric is lossless and the round trip well below it; some devices raise small values to their own minimum.",
     workload: None,
     shown: Shown::By("ack-timeout-short"),
@@ -128,7 +128,12 @@ fn verdict(case: Option<Case>) -> Verdict {
 
 /// The ACK timeout in words.
 fn waits(exponent: u8) -> String {
-    duration((4096.0 * 2_f64.powi(i32::from(exponent.min(31)))) as u64)
+    duration(wait_ns(exponent))
+}
+
+/// The ACK timeout, ns.
+fn wait_ns(exponent: u8) -> u64 {
+    4096 << exponent.min(31)
 }
 
 fn rnr_timer_zero(subject: &Subject<'_>) -> Verdict {
@@ -173,16 +178,24 @@ fn ack_timeout_long(subject: &Subject<'_>) -> Verdict {
     let limit = subject.limit(&LONG);
     let long = |qp: &Qp| qp.attributes.timeout.is_some_and(|t| f64::from(t) >= limit);
     let longest = subject.qps.iter().filter(|qp| long(qp)).filter_map(|qp| qp.attributes.timeout).max();
+    let retries = subject.qps.iter().filter(|qp| long(qp)).filter_map(|qp| qp.attributes.retry_cnt).max();
+    let tries = u64::from(retries.unwrap_or(7)) + 1;
+    let whole = duration(wait_ns(longest.unwrap_or(0)).saturating_mul(tries));
     let case = case(
         subject,
         Severity::Note,
         Confidence::Medium,
-        |n| format!("{n} notice a dead peer only after minutes"),
+        |n| format!("{n} would notice a dead peer only after {whole}"),
         long,
     );
     verdict(case.map(|case| {
         case.because_of(longest.map(|t| Evidence {
-            text: format!("timeout {t}: {} for each of up to 8 tries", waits(t)),
+            text: format!(
+                "timeout {t} is {} for each of {} tries: {} in all",
+                waits(t),
+                tries,
+                duration(wait_ns(t).saturating_mul(tries))
+            ),
             qpns: Vec::new(),
         }))
     }))
@@ -192,11 +205,12 @@ fn ack_timeout_short(subject: &Subject<'_>) -> Verdict {
     let limit = subject.limit(&SHORT);
     let short = |qp: &Qp| qp.attributes.timeout.is_some_and(|t| t > 0 && f64::from(t) <= limit);
     let shortest = subject.qps.iter().filter(|qp| short(qp)).filter_map(|qp| qp.attributes.timeout).min();
+    let after = waits(shortest.unwrap_or(0));
     let case = case(
         subject,
         Severity::Warning,
         Confidence::Medium,
-        |n| format!("{n} send again after too short a wait"),
+        |n| format!("{n} send again after {after} without an answer, lost or not"),
         short,
     );
     verdict(case.map(|case| {

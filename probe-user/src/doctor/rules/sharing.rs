@@ -74,7 +74,7 @@ pub static ONE_QP: Rule = Rule {
     looks_at: "how work requests are spread over the queue pairs of a process, their size, how many are under way, and whether polls find nothing: the thread waits for the device",
     plane: Plane::Data,
     thresholds: &[&MANY, &RATE, &SMALL, &KEEPS_UP],
-    cause: "A NIC works at a queue pair with one of its processing units (8 to 32 of them), and a bonded pair of ports carries one queue pair over one port: one queue pair uses a part of the device.",
+    cause: "A NIC works at a queue pair with one of its processing units (8 to 32 of them), and a bonded pair of ports carries one queue pair over one port: one queue pair uses a part of the device. Published for one NIC: 18 million small WRITEs a second on one queue pair, 113 million on six, each with a core.",
     remedy: "Spread independent messages over 2 to 4 queue pairs per unit that is to work: begin with 8 (NCCL_IB_QPS_PER_CONNECTION, perftest -q 8), and measure.",
     unless: "messages must stay in order, or the rate that is wanted is reached. Nothing is said where the posting thread is busy all the time, of atomics and of datagrams. How many units a NIC has is not published for all.",
     workload: Some("multi-qp"),

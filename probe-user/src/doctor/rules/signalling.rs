@@ -1,6 +1,6 @@
 //! Asking for completions: of everything, of nothing, too late.
 
-use super::super::finding::{Confidence, Cost, Severity, many};
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{Mover, SPARE, Subject};
 use super::super::traffic::{is_pipelined, mean_bytes, share};
@@ -65,7 +65,7 @@ pub static NOTHING: Rule = Rule {
     thresholds: &[],
     cause: "The provider frees places in the send queue when it sees a completion. Without a signalled send there is none: after max_send_wr requests every ibv_post_send fails with ENOMEM, for ever.",
     remedy: "Set IBV_SEND_SIGNALED on one send in N (N at most half of max_send_wr) and poll the completion queue for it.",
-    unless: "the device is known to free its queue otherwise (some soft devices do).",
+    unless: "fewer requests than max_send_wr are ever posted on the queue pair, or the device is known to free its queue otherwise (some software devices do).",
     workload: Some("selective-signaling"),
     shown: Shown::By("nothing-signalled"),
     links: &[man!("3", "ibv_post_send")],
@@ -197,7 +197,7 @@ fn nothing(subject: &Subject<'_>) -> Verdict {
     .because(format!(
         "{} work requests, none signalled; {} refused",
         count(those.sum.wrs),
-        many(failed, "post").replace("posts", "posts were").replace("1 post", "1 post was")
+        if failed == 1 { "1 post was".to_owned() } else { format!("{} posts were", count(failed)) }
     ))
     .because_of(Some(those.which))
     .found()
@@ -221,11 +221,14 @@ fn late(subject: &Subject<'_>) -> Verdict {
     let deepest = traffic.senders().filter(|(q, c)| close(q, c)).map(|(q, _)| depth(q)).max().unwrap_or(0);
     Case::new(Severity::Warning, Confidence::Medium, LATE.title)
         .because(format!(
-            "{} unsignalled in a row, the send queue holds {}; {} refused",
+            "up to {} unsignalled requests in a row, and the send queue holds {}",
             count(those.sum.longest_unsignalled),
-            count(deepest),
-            many(those.sum.post_failed, "post")
+            count(deepest)
         ))
+        .because_of((those.sum.post_failed > 0).then(|| Evidence {
+            text: format!("{} refused", many(those.sum.post_failed, "post")),
+            qpns: Vec::new(),
+        }))
         .because_of(Some(those.which))
         .found()
 }

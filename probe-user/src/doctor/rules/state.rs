@@ -1,10 +1,12 @@
 //! Queue pairs that are broken, or could not be set up.
 
-use super::super::finding::{Confidence, Evidence, Severity, many};
+use super::super::finding::{Confidence, Evidence, Severity, many, times};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
 use super::man;
 use crate::report::errno;
+use crate::report::units::duration;
+use crate::sample::Call;
 
 const STAYED: Threshold = Threshold {
     key: "min_seconds",
@@ -21,7 +23,7 @@ pub static IN_ERROR: Rule = Rule {
     plane: Plane::Control,
     thresholds: &[&STAYED],
     cause: "A queue pair in the error state moves nothing any more, and keeps its memory and its number; whoever waits for it waits for ever.",
-    remedy: "Destroy it and connect anew, or take it through RESET, INIT, RTR and RTS again, after draining its completions.",
+    remedy: "Poll its completions to the last, then destroy it and connect anew (ibv_destroy_qp), or take it through RESET, INIT, RTR and RTS again by ibv_modify_qp. Why it broke is told by the first failed completion, not by those flushed after it.",
     unless: "",
     workload: None,
     shown: Shown::By("qp-in-error"),
@@ -38,7 +40,7 @@ pub static CHANGE_FAILED: Rule = Rule {
     plane: Plane::Control,
     thresholds: &[],
     cause: "EINVAL: an attribute that this state does not allow, or a mask bit that is missing; an attribute set after RTS (such as the timeout) is refused and keeps its old value. What was asked for is not in force.",
-    remedy: "Set attributes at the transition that allows them, with all mask bits it requires (INIT: pkey index, port, access; RTR: path, MTU, destination, PSN, max_dest_rd_atomic, min_rnr_timer; RTS: timeout, retry_cnt, rnr_retry, PSN, max_rd_atomic), and check the return value.",
+    remedy: "Set attributes at the change that allows them, with all mask bits it requires (reliable connections: INIT takes pkey index, port, access flags; RTR path, MTU, destination, PSN, max_dest_rd_atomic, min_rnr_timer; RTS timeout, retry_cnt, rnr_retry, PSN, max_rd_atomic), and check the return value.",
     unless: "the program tries a change it knows how to do without.",
     workload: None,
     shown: Shown::By("qp-change-failed"),
@@ -75,12 +77,18 @@ fn in_error(subject: &Subject<'_>) -> Verdict {
             })
     };
     let Some((n, which)) = subject.those(broken) else { return Verdict::Clear };
+    let kept_ns = |qp: &&&crate::model::Qp| {
+        let since = qp.transitions.last().map_or(0, |last| last.t_ns);
+        qp.destroyed_ns.unwrap_or(subject.model.now_ns).saturating_sub(since)
+    };
+    let longest = subject.qps.iter().filter(|qp| broken(qp)).map(|qp| kept_ns(&qp)).max().unwrap_or(0);
     Case::new(
         Severity::Problem,
         Confidence::High,
         format!("{} in the error state and kept", many(n, "queue pair")),
     )
     .because_of(Some(which))
+    .because(format!("kept so for up to {}", duration(longest)))
     .found()
 }
 
@@ -98,7 +106,7 @@ fn change_failed(subject: &Subject<'_>) -> Verdict {
     for line in wishes(subject, |number| !UNRESOLVED.contains(&number)) {
         case = case.because_of(Some(line));
     }
-    case.found()
+    case.because_of(subject.failed_at(&[Call::ModifyQp])).found()
 }
 
 fn peer_unresolved(subject: &Subject<'_>) -> Verdict {
@@ -123,12 +131,12 @@ fn wishes(subject: &Subject<'_>, of: impl Fn(i32) -> bool) -> Vec<Evidence> {
     let mut lines = std::collections::BTreeMap::<String, u64>::new();
     for change in subject.qps.iter().flat_map(|qp| &qp.transitions) {
         if change.errno != 0 && of(change.errno) {
-            *lines.entry(format!("to {}: {}", change.to, errno(change.errno))).or_default() += 1;
+            *lines.entry(format!("change to {}: {}", change.to, errno(change.errno))).or_default() += 1;
         }
     }
     lines
         .into_iter()
         .take(4)
-        .map(|(line, n)| Evidence { text: format!("{line} ({n})"), qpns: Vec::new() })
+        .map(|(line, n)| Evidence { text: format!("{line}, {}", times(n)), qpns: Vec::new() })
         .collect()
 }

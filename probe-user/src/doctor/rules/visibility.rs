@@ -13,7 +13,7 @@ pub static UNSEEN: Rule = Rule {
     plane: Plane::Control,
     thresholds: &[],
     cause: "The program writes work requests without calling the verbs library (UCX's accelerated mlx5 transports, DEVX queue pairs, GPU-initiated communication), or through a library that cannot be probed. No rule on posts and polls covers it.",
-    remedy: "Judge this process by its control calls and the ports' counters alone; for UCX compare with UCX_TLS=rc_v (plain verbs), for NCCL with NCCL_GIN_ENABLE=0 or GPU-initiated transports off, where that can be tried.",
+    remedy: "Judge this process by its control calls and the ports' counters alone. Where a run may be slower: UCX shows its posts with UCX_TLS=rc_v (plain verbs), NCCL with NCCL_GIN_ENABLE=0 (no GPU-initiated transport).",
     unless: "",
     workload: None,
     shown: Shown::Synthetic { why: "such programs need a device that has these ways" },

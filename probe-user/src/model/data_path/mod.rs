@@ -38,6 +38,8 @@ pub struct Queue {
     pub observed: Option<Observed>,
     /// When the sample was taken before the first that tells of posted receives: until then there was none.
     pub no_receive_until_ns: Option<u64>,
+    /// The interval, from sample to sample, in which the first completion with an error was taken.
+    pub first_error_ns: Option<(u64, u64)>,
     /// What it counted.
     pub tally: Tally,
 }
@@ -64,17 +66,29 @@ pub struct DataPath {
 
 impl DataPath {
     /// Takes in what a sample tells; the interval runs from the sample before.
-    pub(super) fn sampled(&mut self, path: &sample::DataPath, from_ns: u64, to_ns: u64, room: &mut Room) {
+    pub(super) fn sampled(
+        &mut self,
+        path: &sample::DataPath,
+        (from_ns, to_ns): (u64, u64),
+        troubled: bool,
+        room: &mut Room,
+    ) {
         self.observed = bounded(&path.observed);
         self.uncounted = self.uncounted.max(path.uncounted);
         self.unseen = path.unseen.iter().take(UNSEEN_KEPT).map(|text| clipped(text)).collect();
-        self.totals.sampled(&path.totals, from_ns, to_ns);
+        self.totals.sampled(&path.totals, from_ns, to_ns, troubled);
         for queue in path.queues.iter().filter(|queue| queue.queue != QueueKind::Unknown) {
-            self.queue_sampled(queue, from_ns, to_ns, room);
+            self.queue_sampled(queue, (from_ns, to_ns), troubled, room);
         }
     }
 
-    fn queue_sampled(&mut self, told: &sample::QueueSample, from_ns: u64, to_ns: u64, room: &mut Room) {
+    fn queue_sampled(
+        &mut self,
+        told: &sample::QueueSample,
+        (from_ns, to_ns): (u64, u64),
+        troubled: bool,
+        room: &mut Room,
+    ) {
         let key = (told.queue, told.object);
         if !self.queues.contains_key(&key) && !room.take() {
             return;
@@ -87,7 +101,10 @@ impl DataPath {
         if told.counts.recv_wrs > 0 {
             queue.no_receive_until_ns.get_or_insert(from_ns);
         }
-        queue.tally.sampled(&told.counts, from_ns, to_ns);
+        if told.counts.cqe_errors > 0 || told.counts.statuses.keys().any(|status| *status != 0) {
+            queue.first_error_ns.get_or_insert((from_ns, to_ns));
+        }
+        queue.tally.sampled(&told.counts, from_ns, to_ns, troubled);
         let latest = self.at.entry((told.queue, told.pointer)).or_insert(told.object);
         *latest = (*latest).max(told.object);
         if died {

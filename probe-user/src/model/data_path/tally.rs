@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::sample::QueueCounts;
+use crate::sample::{QueueCounts, QueueDetail};
+
+use super::super::trouble::Troubled;
 
 /// What changed from one sample to the next.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -31,16 +33,23 @@ pub struct Tally {
     now: QueueCounts,
     before: Option<Box<QueueCounts>>,
     interval: Option<Box<QueueInterval>>,
+    troubled: Option<Box<Troubled>>,
 }
 
 impl Tally {
     /// Takes over the cumulative counts of a sample. Parts of one sample may carry the same counts twice.
-    pub(super) fn sampled(&mut self, counts: &QueueCounts, from_ns: u64, to_ns: u64) {
+    pub(super) fn sampled(&mut self, counts: &QueueCounts, from_ns: u64, to_ns: u64, troubled: bool) {
         let same_moment = self.interval.as_ref().is_some_and(|interval| interval.to_ns == to_ns);
         if same_moment && self.now == *counts {
             return;
         }
         let mut added = counts.since(&self.now);
+        if troubled && added.wrs > 0 {
+            let sum = self.troubled.get_or_insert_default();
+            sum.wrs = sum.wrs.saturating_add(added.wrs);
+            let latency = added.detail.as_deref().and_then(QueueDetail::post_to_reap);
+            latency.iter().for_each(|latency| sum.latency_ns.merge(latency));
+        }
         if let Some(earlier) = self.interval.as_ref().filter(|_| same_moment) {
             added.add(&earlier.counts);
         }
@@ -52,6 +61,12 @@ impl Tally {
     pub(super) fn start_window(&mut self) {
         self.before = Some(Box::new(self.now.clone()));
         self.interval = None;
+        self.troubled = None;
+    }
+
+    /// What samples added in which counters of loss or congestion grew; `None` where there was none.
+    pub fn troubled(&self) -> Option<&Troubled> {
+        self.troubled.as_deref()
     }
 
     /// Counts since the observation (or the window of interest) began.
@@ -94,10 +109,10 @@ mod tests {
     #[test]
     fn rates_are_of_the_last_interval_and_counts_of_the_window() {
         let mut tally = Tally::default();
-        tally.sampled(&wrs(100), 0, 1_000_000_000);
+        tally.sampled(&wrs(100), 0, 1_000_000_000, false);
         assert_eq!(tally.interval(1_000_000_000).unwrap().per_second(|c| c.wrs), 100.0);
         tally.start_window();
-        tally.sampled(&wrs(150), 1_000_000_000, 1_500_000_000);
+        tally.sampled(&wrs(150), 1_000_000_000, 1_500_000_000, false);
         assert_eq!((tally.counts().wrs, tally.interval(1_000_000_000)), (50, None));
         assert_eq!((tally.count(|c| c.wrs), tally.whole().wrs), (50, 150));
         assert_eq!(tally.interval(1_500_000_000).unwrap().per_second(|c| c.wrs), 100.0);
@@ -106,11 +121,24 @@ mod tests {
     #[test]
     fn the_second_half_of_a_sample_does_not_undo_the_interval() {
         let mut tally = Tally::default();
-        tally.sampled(&wrs(100), 0, 10);
-        tally.sampled(&wrs(100), 0, 10);
+        tally.sampled(&wrs(100), 0, 10, false);
+        tally.sampled(&wrs(100), 0, 10, false);
         assert_eq!(tally.interval(10).unwrap().counts.wrs, 100);
-        tally.sampled(&wrs(130), 0, 10);
+        tally.sampled(&wrs(130), 0, 10, false);
         assert_eq!((tally.interval(10).unwrap().counts.wrs, tally.counts().wrs), (130, 130));
+    }
+
+    #[test]
+    fn what_troubled_samples_add_is_summed_up_apart() {
+        let mut tally = Tally::default();
+        tally.sampled(&wrs(100), 0, 10, false);
+        assert_eq!(tally.troubled(), None);
+        tally.sampled(&wrs(130), 10, 20, true);
+        tally.sampled(&wrs(150), 20, 30, false);
+        tally.sampled(&wrs(155), 30, 40, true);
+        assert_eq!(tally.troubled().map(|t| t.wrs), Some(35));
+        tally.start_window();
+        assert_eq!(tally.troubled(), None);
     }
 
     #[test]

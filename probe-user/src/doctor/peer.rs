@@ -1,0 +1,219 @@
+//! The other end of a queue pair, where the same trace has it, and what of it explains an error.
+
+use std::cmp::Reverse;
+
+use crate::model::{EndedRegion, ProcessModel, Qp, Region};
+use crate::report::units::{bytes, count, duration};
+use crate::sample::{Opcode, ProcessId};
+
+use super::finding::{Evidence, many};
+use super::subject::Subject;
+use super::traffic::{ATOMICS, READS, Traffic, WRITES, of_opcodes};
+
+/// `IBV_ACCESS_LOCAL_WRITE`.
+pub const LOCAL_WRITE: u32 = 1;
+/// `IBV_ACCESS_REMOTE_WRITE`, `_READ`, `_ATOMIC`, and the opcodes that need them.
+const NEEDS: [(u32, &str, &[Opcode]); 3] = [
+    (2, "IBV_ACCESS_REMOTE_WRITE", &WRITES),
+    (4, "IBV_ACCESS_REMOTE_READ", &READS),
+    (8, "IBV_ACCESS_REMOTE_ATOMIC", &ATOMICS),
+];
+
+/// Regions named in a line of evidence.
+const NAMED: usize = 3;
+
+/// One end of a connection.
+#[derive(Clone, Copy)]
+pub struct End<'m> {
+    /// Whose.
+    pub process: &'m ProcessModel,
+    /// The queue pair.
+    pub qp: &'m Qp,
+}
+
+/// The other end of a queue pair of the process, where the trace has it too: by the connections of a merged trace, else
+/// the queue pair that names this one as its peer.
+pub fn other_end<'m>(subject: &Subject<'m>, qp: &Qp) -> Option<End<'m>> {
+    let id = subject.process.info.id;
+    let joined = subject.model.connections.iter().find_map(|connection| {
+        let is_this = |end: &crate::sample::End| end.id == id && end.qp == qp.qp && end.qpn == qp.qpn;
+        match (is_this(&connection.a), is_this(&connection.b)) {
+            (true, _) => Some(connection.b),
+            (_, true) => Some(connection.a),
+            _ => None,
+        }
+    });
+    let named = |process: &'m ProcessModel, qpn: u32| {
+        let ended = process.queues.ended().filter(move |other| other.qpn == qpn);
+        process.queues.live().filter(move |other| other.qpn == qpn).chain(ended)
+    };
+    if let Some(end) = joined {
+        let process = subject.model.processes.get(&end.id)?;
+        return named(process, end.qpn).find(|other| other.qp == end.qp).map(|qp| End { process, qp });
+    }
+    // Numbers alone are not unique between hosts: a merged trace names its connections.
+    if !subject.model.connections.is_empty() {
+        return None;
+    }
+    let there = qp.attributes.dest_qpn?;
+    subject.model.processes.values().find_map(|process| {
+        let talks_back = |other: &&Qp| other.attributes.dest_qpn == Some(qp.qpn);
+        named(process, there).find(talks_back).map(|qp| End { process, qp })
+    })
+}
+
+/// `server, pid 4711`, or `this process`.
+pub fn who(subject: &Subject<'_>, end: &End<'_>) -> String {
+    if end.process.info.id == subject.process.info.id {
+        "this process".to_owned()
+    } else {
+        let comm: String =
+            end.process.info.comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        format!("{comm}, pid {}", end.process.info.id.pid)
+    }
+}
+
+/// Where an object was made, in words; empty where no stack was taken.
+pub fn by_place(subject: &Subject<'_>, process: &ProcessModel, site: Option<usize>) -> String {
+    let caller = site.and_then(|site| process.sites.get(site)).and_then(|site| site.stack.first());
+    caller.map_or_else(String::new, |caller| {
+        format!(" by {}", crate::report::frame(subject.model, process.info.id, *caller))
+    })
+}
+
+/// The access rights that requests of this queue pair need at the peer.
+pub fn rights_needed(traffic: &Traffic<'_>, qp: &Qp) -> Vec<(u32, &'static str)> {
+    let posted = traffic.senders().find(|(queue, _)| queue.pointer == qp.qp && queue.number == qp.qpn);
+    let needed = |opcodes: &[Opcode]| match posted {
+        Some((_, counts)) => of_opcodes(counts, opcodes) > 0,
+        None => of_opcodes(&traffic.all, opcodes) > 0,
+    };
+    NEEDS.iter().filter(|(_, _, opcodes)| needed(opcodes)).map(|(bit, name, _)| (*bit, *name)).collect()
+}
+
+/// What the regions of a protection domain say of a request that was refused.
+pub struct Regions {
+    /// In words.
+    pub evidence: Vec<Evidence>,
+    /// The most likely reason; `None` where every one is left.
+    pub why: Option<Why>,
+}
+
+/// Why a request for memory was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// No region of the protection domain lives, or ever did.
+    NoRegion,
+    /// None of them allows it.
+    NoRight,
+    /// One that allowed it was deregistered while the queue pair was connected.
+    Gone,
+}
+
+/// Regions of the protection domain of `end` that a request with those rights could have meant.
+///
+/// What was deregistered after `failed_by_ns` explains no failure.
+pub fn regions(
+    subject: &Subject<'_>,
+    end: &End<'_>,
+    rights: &[(u32, &'static str)],
+    failed_by_ns: u64,
+) -> Regions {
+    let (process, qp) = (end.process, end.qp);
+    let all = rights.iter().fold(0, |all, (bit, _)| all | bit);
+    let names = rights.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(" and ");
+    // Where its creation was not seen nobody knows which domain is its own.
+    let here = |region: &Region| qp.pd == 0 || region.pd == qp.pd;
+    let allows = |region: &Region| region.access & all == all;
+    let live: Vec<&Region> = process.registrations.regions().values().filter(|r| here(r)).collect();
+    let (fit, unfit): (Vec<&Region>, Vec<&Region>) = live.iter().partition(|region| allows(region));
+    let connected = qp.transitions.iter().find(|change| change.to == "RTR" && change.errno == 0);
+    let since = connected.map_or(qp.created_ns.unwrap_or(0), |change| change.t_ns);
+    let until = qp.destroyed_ns.unwrap_or(u64::MAX).min(failed_by_ns);
+    let mut gone: Vec<&EndedRegion> = process
+        .registrations
+        .ended()
+        .filter(|ended| here(&ended.region) && allows(&ended.region))
+        .filter(|ended| (since..until).contains(&ended.until_ns))
+        .collect();
+    gone.sort_by_key(|ended| Reverse(ended.until_ns));
+
+    let mut lines = Vec::new();
+    let domain = if qp.pd == 0 { "of the process" } else { "in the protection domain of that queue pair" };
+    let of_all = if names.is_empty() { String::new() } else { format!(" with {names}") };
+    lines.push(format!(
+        "{} {domain}{of_all}, {} without",
+        many(fit.len() as u64, "live region"),
+        count(unfit.len() as u64)
+    ));
+    for ended in gone.iter().take(NAMED) {
+        lines.push(format!(
+            "deregistered while it was connected, {} after RTR: {}, made{}, given back{}",
+            duration(ended.until_ns.saturating_sub(since)),
+            words(&ended.region),
+            by_place_or(subject, process, ended.region.site),
+            by_place_or(subject, process, ended.site)
+        ));
+    }
+    let shown = if fit.is_empty() { unfit.clone() } else { fit.clone() };
+    for region in youngest(shown) {
+        let right = if allows(region) { "" } else { ", not allowed there" };
+        lines.push(format!(
+            "alive: {}, made{}{right}",
+            words(region),
+            by_place_or(subject, process, region.site)
+        ));
+    }
+    let why = if !gone.is_empty() {
+        Some(Why::Gone)
+    } else if live.is_empty() {
+        Some(Why::NoRegion)
+    } else {
+        fit.is_empty().then_some(Why::NoRight)
+    };
+    Regions { evidence: lines.into_iter().map(|text| Evidence { text, qpns: Vec::new() }).collect(), why }
+}
+
+fn by_place_or(subject: &Subject<'_>, process: &ProcessModel, site: Option<usize>) -> String {
+    let place = by_place(subject, process, site);
+    if place.is_empty() { " at a place not known".to_owned() } else { place }
+}
+
+/// The last made of them: a key that is wrong is seldom the first.
+fn youngest(mut regions: Vec<&Region>) -> Vec<&Region> {
+    regions.sort_by_key(|region| (Reverse(region.since_ns), region.addr));
+    regions.truncate(NAMED);
+    regions
+}
+
+/// `0x7f00 + 2 MiB (rkey 0x17)`
+fn words(region: &Region) -> String {
+    format!("0x{:x} + {} (rkey 0x{:x})", region.addr, bytes(region.length_bytes), region.rkey)
+}
+
+/// What became of the other end, where that explains that it does not answer.
+pub fn state(subject: &Subject<'_>, qpn: u32, end: &End<'_>) -> Option<Evidence> {
+    let (qp, process) = (end.qp, end.process);
+    let who = who(subject, end);
+    let started = subject.model.header.t_ns;
+    let at = |t_ns: u64| duration(t_ns.saturating_sub(started));
+    let text = if let Some(gone) = qp.destroyed_ns {
+        format!("its peer, QPN {} of {who}, was destroyed {} after the recording began", qp.qpn, at(gone))
+    } else if process.info.exited {
+        format!(
+            "its peer, QPN {} of {who}, ended with its process {} after the recording began",
+            qp.qpn,
+            at(process.info.t_ns)
+        )
+    } else {
+        let state = qp.state.as_deref().unwrap_or("RESET");
+        format!("its peer, QPN {} of {who}, is in state {state} at the end", qp.qpn)
+    };
+    Some(Evidence { text, qpns: vec![qpn] })
+}
+
+/// Whether both ends belong to one process.
+pub fn is_own(subject: &Subject<'_>, end: &End<'_>) -> bool {
+    let id: ProcessId = end.process.info.id;
+    id == subject.process.info.id
+}

@@ -1,0 +1,125 @@
+//! Samples in which counters of loss or congestion grew: what is slow in them and fast in others is slow because of the
+//! network.
+//!
+//! No history is kept: latencies of the samples in which counters grew are added up apart ([`super::Tally::troubled`]), and
+//! those of the others are the difference to all.
+
+use std::collections::BTreeMap;
+
+use crate::sample::{Device, Histogram};
+
+/// Counters of packets that were lost, damaged or sent again.
+pub const LOSS_COUNTERS: [&str; 14] = [
+    "out_of_sequence",
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+    "roce_adp_retrans",
+    "roce_adp_retrans_to",
+    "symbol_error",
+    "port_rcv_errors",
+    "port_xmit_discards",
+    "rx_icrc_encapsulated",
+    "retry_exceeded_err",
+    "rcvd_seq_err",
+    "out_of_seq_request",
+    "retransmits",
+];
+
+/// What the emulated device sends again after its ACK timeout: no packet is lost there, a peer was away.
+pub const SENT_AGAIN: &str = "retries";
+
+/// Counters of packets that tell of congestion.
+pub const CONGESTION_COUNTERS: [&str; 3] = ["np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets"];
+
+/// Signs of congestion a second from where on they are more than congestion control feeling its way.
+pub const CONGESTED_PER_SECOND: f64 = 100.0;
+
+/// How many samples were troubled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Trouble {
+    /// Intervals from sample to sample that told a process's posts or polls.
+    pub intervals: u64,
+    /// Those in which counters of loss or congestion grew.
+    pub troubled: u64,
+    /// Time in these.
+    pub troubled_ns: u64,
+}
+
+impl Trouble {
+    pub(super) fn passed(&mut self, length_ns: u64, troubled: bool) {
+        self.intervals += 1;
+        if troubled {
+            self.troubled += 1;
+            self.troubled_ns = self.troubled_ns.saturating_add(length_ns);
+        }
+    }
+}
+
+/// What a queue did in troubled samples.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Troubled {
+    /// From post to reap.
+    pub latency_ns: Histogram,
+    /// Send work requests.
+    pub wrs: u64,
+}
+
+/// Whether counters of loss or congestion grew from what is known of the devices to what a sample tells. A counter that
+/// is told for the first time says nothing, unless the emulated device has it, which counts from nothing.
+pub(super) fn grew(known: &BTreeMap<String, Device>, told: &[Device], interval_ns: u64) -> bool {
+    let (mut loss, mut congestion) = (0_u64, 0_u64);
+    for device in told {
+        let before = known.get(&device.name);
+        for port in &device.ports {
+            let of_port =
+                before.and_then(|device| device.ports.iter().find(|known| known.number == port.number));
+            let growth = |name: &str| {
+                let now = *port.counters.get(name)?;
+                let first = device.emulated.then_some(0);
+                let earlier = of_port.and_then(|port| port.counters.get(name).copied()).or(first)?;
+                Some(now.saturating_sub(earlier))
+            };
+            let sum =
+                |names: &[&str]| names.iter().filter_map(|name| growth(name)).fold(0, u64::saturating_add);
+            loss = loss.saturating_add(sum(&LOSS_COUNTERS)).saturating_add(sum(&[SENT_AGAIN]));
+            congestion = congestion.saturating_add(sum(&CONGESTION_COUNTERS));
+        }
+    }
+    loss > 0 || congestion as f64 * 1e9 > CONGESTED_PER_SECOND * interval_ns.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Port;
+
+    fn device(counters: &[(&str, u64)]) -> Device {
+        let counters = counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        let port = Port { number: 1, counters, ..Port::default() };
+        Device { name: "mlx5_0".into(), ports: vec![port], ..Device::default() }
+    }
+
+    fn grows(before: &[(&str, u64)], after: &[(&str, u64)]) -> bool {
+        let known = BTreeMap::from([("mlx5_0".to_owned(), device(before))]);
+        grew(&known, &[device(after)], 1_000_000_000)
+    }
+
+    #[test]
+    fn one_lost_packet_is_trouble_and_a_few_signs_of_congestion_are_not() {
+        assert!(grows(&[("out_of_sequence", 7)], &[("out_of_sequence", 8)]));
+        assert!(!grows(&[("out_of_sequence", 7)], &[("out_of_sequence", 7)]));
+        assert!(!grows(&[("np_cnp_sent", 0)], &[("np_cnp_sent", 99)]));
+        assert!(grows(&[("np_cnp_sent", 0)], &[("np_cnp_sent", 500)]));
+        assert!(!grows(&[("port_xmit_data", 0)], &[("port_xmit_data", 5_000_000)]));
+    }
+
+    #[test]
+    fn a_counter_told_for_the_first_time_or_set_back_has_not_grown() {
+        assert!(!grows(&[], &[("out_of_sequence", 800)]));
+        assert!(!grows(&[("out_of_sequence", 800)], &[("out_of_sequence", 3)]));
+        assert!(!grew(&BTreeMap::new(), &[device(&[("out_of_sequence", 800)])], 1));
+        let emulated = Device { emulated: true, ..device(&[(SENT_AGAIN, 3)]) };
+        assert!(grew(&BTreeMap::new(), &[emulated], 1));
+    }
+}
