@@ -23,6 +23,9 @@ const RECORDER: &str = env!("CARGO_BIN_EXE_rdma-probe");
 /// How long a program runs.
 const SECONDS: &str = "2.5";
 
+/// Programs whose fault is a change from sample to sample: a run of this length has few of a second.
+const SAMPLED_OFTEN: &[&str] = &["latency-with-loss"];
+
 /// Recordings at the same time: on the emulated device, where each program has one of its own, and on a real one, whose
 /// counters are of all.
 const AT_ONCE: (usize, usize) = (4, 1);
@@ -110,6 +113,9 @@ fn run(program: &'static Program, healthy: bool) -> Run {
     command
         .args(["120", RECORDER, "record", "--quiet", "--no-kernel", "--data-path", "full", "--output"])
         .arg(&trace);
+    if SAMPLED_OFTEN.contains(&program.name) {
+        command.args(["--interval", "100ms"]);
+    }
     command.arg("--");
     if device().is_none() {
         // The device is loaded from the first instruction, so that nothing is attached too late.

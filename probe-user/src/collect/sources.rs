@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Source;
 use crate::devices::{self, Changes, EmulatedCounters};
-use crate::sample::{Call, DataPath, Device, Observed, ObservedBy, ProcessId, ProcessSample, Record};
+use crate::sample::{
+    Call, DataPath, Device, NO_POST_SEEN, Observed, ObservedBy, ProcessId, ProcessSample, Record,
+};
 
 /// Times a process is asked for emulated devices before it is believed to have none.
 const ASKED_AT_MOST: u8 = 3;
@@ -94,9 +96,7 @@ impl Sources {
                 && !self.counted_by.contains_key(&process.id)
                 && self.silent.insert(process.id)
             {
-                let why = "no post and no poll passed a probe: it made none, or its provider's functions could not be \
-                           probed (the verdicts of data-path probes tell)";
-                let observed = Observed { why: why.to_owned(), ..Observed::default() };
+                let observed = Observed { why: NO_POST_SEEN.to_owned(), ..Observed::default() };
                 process.data_path = Some(DataPath { observed, ..DataPath::default() });
             }
         }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use crate::model::{EndedRegion, ProcessModel, Qp, Region};
 use crate::report::units::{bytes, count, duration};
-use crate::sample::{Opcode, ProcessId};
+use crate::sample::{Opcode, ProcessId, QueueKind};
 
 use super::finding::{Evidence, many};
 use super::subject::Subject;
@@ -112,7 +112,7 @@ pub enum Why {
 
 /// Regions of the protection domain of `end` that a request with those rights could have meant.
 ///
-/// What was deregistered after `failed_by_ns` explains no failure.
+/// What was registered or deregistered after `failed_by_ns` has nothing to do with the failure.
 pub fn regions(
     subject: &Subject<'_>,
     end: &End<'_>,
@@ -125,7 +125,14 @@ pub fn regions(
     // Where its creation was not seen nobody knows which domain is its own.
     let here = |region: &Region| qp.pd == 0 || region.pd == qp.pd;
     let allows = |region: &Region| region.access & all == all;
-    let live: Vec<&Region> = process.registrations.regions().values().filter(|r| here(r)).collect();
+    let registrations = &process.registrations;
+    let lived_on = registrations.ended().filter(|ended| ended.until_ns >= failed_by_ns);
+    let live: Vec<&Region> = registrations
+        .regions()
+        .values()
+        .chain(lived_on.map(|ended| &ended.region))
+        .filter(|region| here(region) && region.since_ns <= failed_by_ns)
+        .collect();
     let (fit, unfit): (Vec<&Region>, Vec<&Region>) = live.iter().partition(|region| allows(region));
     let connected = qp.transitions.iter().find(|change| change.to == "RTR" && change.errno == 0);
     let since = connected.map_or(qp.created_ns.unwrap_or(0), |change| change.t_ns);
@@ -142,27 +149,24 @@ pub fn regions(
     let domain = if qp.pd == 0 { "of the process" } else { "in the protection domain of that queue pair" };
     let of_all = if names.is_empty() { String::new() } else { format!(" with {names}") };
     lines.push(format!(
-        "{} {domain}{of_all}, {} without",
-        many(fit.len() as u64, "live region"),
+        "{} {domain} alive then{of_all}, {} without",
+        many(fit.len() as u64, "region"),
         count(unfit.len() as u64)
     ));
     for ended in gone.iter().take(NAMED) {
+        let given_back = by_place(subject, process, ended.site);
         lines.push(format!(
-            "deregistered while it was connected, {} after RTR: {}, made{}, given back{}",
+            "deregistered while it was connected, {} after RTR{given_back}: {}{}",
             duration(ended.until_ns.saturating_sub(since)),
             words(&ended.region),
-            by_place_or(subject, process, ended.region.site),
-            by_place_or(subject, process, ended.site)
+            made(subject, process, ended.region.site)
         ));
     }
     let shown = if fit.is_empty() { unfit.clone() } else { fit.clone() };
     for region in youngest(shown) {
         let right = if allows(region) { "" } else { ", not allowed there" };
-        lines.push(format!(
-            "alive: {}, made{}{right}",
-            words(region),
-            by_place_or(subject, process, region.site)
-        ));
+        let made = made(subject, process, region.site);
+        lines.push(format!("alive: {}{made}{right}", words(region)));
     }
     let why = if !gone.is_empty() {
         Some(Why::Gone)
@@ -174,9 +178,12 @@ pub fn regions(
     Regions { evidence: lines.into_iter().map(|text| Evidence { text, qpns: Vec::new() }).collect(), why }
 }
 
-fn by_place_or(subject: &Subject<'_>, process: &ProcessModel, site: Option<usize>) -> String {
-    let place = by_place(subject, process, site);
-    if place.is_empty() { " at a place not known".to_owned() } else { place }
+/// `, registered by main`, or nothing where no stack was taken.
+fn made(subject: &Subject<'_>, process: &ProcessModel, site: Option<usize>) -> String {
+    match by_place(subject, process, site) {
+        place if place.is_empty() => place,
+        place => format!(", registered{place}"),
+    }
 }
 
 /// The last made of them: a key that is wrong is seldom the first.
@@ -217,3 +224,20 @@ pub fn is_own(subject: &Subject<'_>, end: &End<'_>) -> bool {
     let id: ProcessId = end.process.info.id;
     id == subject.process.info.id
 }
+
+/// Messages posted to the queue pair by its other end that take a receive; `None` where the other end is not recorded or
+/// its posts were not observed.
+pub fn messages_to(subject: &Subject<'_>, qp: &Qp) -> Option<u64> {
+    let end = other_end(subject, qp)?;
+    let path = &end.process.data_path;
+    if !path.is_observed() {
+        return None;
+    }
+    let of_end =
+        path.queues().filter(|q| q.kind == QueueKind::Qp && q.pointer == end.qp.qp && q.number == end.qp.qpn);
+    Some(of_end.map(|queue| of_opcodes(&queue.tally.seen(), &WITH_RECEIVE)).fold(0, u64::saturating_add))
+}
+
+/// Opcodes that take a receive at the other end.
+const WITH_RECEIVE: [Opcode; 4] =
+    [Opcode::Send, Opcode::SendWithImm, Opcode::SendWithInv, Opcode::RdmaWriteWithImm];

@@ -30,6 +30,10 @@ pub struct DataPath {
     pub unseen: Vec<String>,
 }
 
+/// Said of a process that has queues and of which no post and no poll was seen though probes look at them.
+pub const NO_POST_SEEN: &str = "no post and no poll passed a probe: it made none, or its provider's functions could not be \
+                                probed (the verdicts of data-path probes tell)";
+
 /// What kind of queue a record is about.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,

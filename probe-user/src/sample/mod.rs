@@ -20,8 +20,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use data_path::{
-    Counting, DataPath, FailedCqes, Instruction, Observed, ObservedBy, Opcode, QueueCounts, QueueDetail,
-    QueueKind, QueueSample, ReapLatency, Strides,
+    Counting, DataPath, FailedCqes, Instruction, NO_POST_SEEN, Observed, ObservedBy, Opcode, QueueCounts,
+    QueueDetail, QueueKind, QueueSample, ReapLatency, Strides,
 };
 pub use facts::{Facts, Limits, Machine, Placement};
 pub use judgement::Judgement;

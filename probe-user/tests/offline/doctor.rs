@@ -7,8 +7,8 @@ use probe_user::doctor::{Finding, Settings, Severity, Undecided, examine};
 use probe_user::model::{Model, bucket_of};
 use probe_user::sample::{
     Call, Counting, DataPath, Detail, Device, Event, Facts, FailedCqes, Gid, Header, Histogram, Machine,
-    Observed, ObservedBy, Opcode, Placement, Port, ProcessSample, QpAttributes, QueueCounts, QueueDetail,
-    QueueKind, QueueSample, Record, RegistrationSplit, Sample, Strides,
+    Observed, ObservedBy, Opcode, Placement, Port, ProcessId, ProcessSample, QpAttributes, QueueCounts,
+    QueueDetail, QueueKind, QueueSample, Record, RegistrationSplit, Sample, Strides,
 };
 
 use crate::common::{ALICE, event, header, mr, process};
@@ -663,4 +663,218 @@ fn several_faults_are_all_named_the_dearest_first() {
     }
     let found: Vec<_> = case.findings().iter().map(|f| f.id).collect();
     assert_eq!(found[..3], ["registration-repeated", "one-wr-per-post", "everything-signalled"], "{found:?}");
+}
+
+/// A process beside ALICE: the other end of her queue pairs.
+const BOB: ProcessId = ProcessId { pid: 200, start_ns: 9 };
+
+/// ALICE's QP 17 and BOB's QP 18 connected with each other, BOB with a region of that access, and ALICE's request for it
+/// refused at 5 s.
+fn refused(access: u32, more: impl FnOnce(Case) -> Case) -> Finding {
+    let of = |id, t_ns, call, detail| Record::Event(event(id, t_ns, 10, call, detail));
+    let to_rtr = |qp, qpn, dest_qpn| {
+        let attributes = QpAttributes {
+            qp,
+            qpn,
+            to: Some("RTR".into()),
+            dest_qpn: Some(dest_qpn),
+            ..QpAttributes::default()
+        };
+        Detail::ModifyQp(attributes)
+    };
+    let mut case = Case::new().queues();
+    case.0.push(&process(BOB, "server"));
+    let Detail::Mr { mr, pd, addr, length_bytes, lkey, rkey, split, .. } = mr(7, 1 << 30, 1 << 21) else {
+        unreachable!("a region")
+    };
+    let region = Detail::Mr { mr, pd, addr, length_bytes, access, lkey, rkey, split };
+    for record in [
+        of(ALICE, 10, Call::ModifyQp, to_rtr(10, 17, 18)),
+        of(BOB, 10, Call::CreateQp, qp(10, 18)),
+        of(BOB, 20, Call::RegMr, region),
+        of(BOB, 30, Call::ModifyQp, to_rtr(10, 18, 17)),
+    ] {
+        case.0.push(&record);
+    }
+    let (sends, mut cq) = busy();
+    cq.statuses = BTreeMap::from([(0, 10), (10, 1)]);
+    cq.detail = Some(Box::new(QueueDetail {
+        failed_by_qp: vec![FailedCqes { status: 10, qpn: 17, count: 1 }],
+        ..QueueDetail::default()
+    }));
+    more(case).counts(sends, cq).has("remote-access-error")
+}
+
+#[test]
+fn refused_access_is_traced_to_the_regions_of_the_other_end() {
+    let text = |finding: &Finding| {
+        finding.evidence.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
+    };
+    let dereg = |t_ns| {
+        move |mut case: Case| {
+            case.0.push(&Record::Event(event(BOB, t_ns, 10, Call::DeregMr, Detail::Object { object: 7 })));
+            case
+        }
+    };
+    let found = refused(7, dereg(3 * SECOND));
+    assert!(found.cause.contains("deregistered at the other end"), "{found:#?}");
+    assert!(text(&found).contains("3.00 s after RTR: 0x40000000 + 2 MiB (rkey 0x7)"), "{found:#?}");
+    let found = refused(1, |case| case);
+    assert!(found.cause.contains("registered without IBV_ACCESS_REMOTE_WRITE"), "{found:#?}");
+    let found = refused(7, |case| case);
+    assert!(found.cause.contains("reaches beyond the region"), "{found:#?}");
+    assert!(text(&found).contains("QPN 18 of server, pid 200"), "{found:#?}");
+    // Given back long after the failure, at the end of the program.
+    let found = refused(7, dereg(20 * SECOND));
+    assert!(found.cause.contains("reaches beyond the region"), "{found:#?}");
+}
+
+/// Ten samples, a second apart: in every other one the counter grows, and latencies are `slow_ns`; else 3 µs.
+fn with_loss(counter: &'static str, slow_ns: u64) -> Case {
+    let mut case = with_nic(nic(&[(counter, 0)]));
+    let (mut latency_ns, mut wrs) = (Histogram::default(), 0);
+    for second in 1..=10 {
+        let lossy = second % 2 == 0;
+        (0..1000).for_each(|_| latency_ns.record(if lossy { slow_ns } else { 3000 }));
+        wrs += 1000;
+        let latency = probe_user::sample::ReapLatency {
+            opcode: Opcode::RdmaWrite,
+            size_class: 8,
+            latency_ns: latency_ns.clone(),
+        };
+        let detail = QueueDetail { post_to_reap_ns: vec![latency], ..QueueDetail::default() };
+        let counts =
+            QueueCounts { wrs, post_calls: wrs, detail: Some(Box::new(detail)), ..QueueCounts::default() };
+        let queue = QueueSample {
+            queue: QueueKind::Qp,
+            object: 1,
+            pointer: 10,
+            number: 17,
+            counts: counts.clone(),
+            ..QueueSample::default()
+        };
+        let observed = Observed { by: ObservedBy::Tap, ..Observed::default() };
+        let path = DataPath { observed, totals: counts, queues: vec![queue], ..DataPath::default() };
+        case.0.push(&Record::Sample(Sample {
+            t_ns: second * SECOND,
+            processes: vec![ProcessSample { id: ALICE, data_path: Some(path), ..ProcessSample::default() }],
+            devices: vec![nic(&[(counter, second / 2 * 500)])],
+            ..Sample::default()
+        }));
+    }
+    case
+}
+
+#[test]
+fn latency_that_rises_with_the_counters_of_loss_and_only_with_those() {
+    let found = with_loss("out_of_sequence", 40_000_000).has("latency-with-loss");
+    assert_eq!(found.severity, Severity::Problem);
+    let text: String = found.evidence.iter().map(|line| line.text.as_str()).collect();
+    assert!(text.contains("counters grew in 5 of 10 samples"), "{found:#?}");
+    assert!(text.contains("QPN 17") && text.contains("out_of_sequence +2,500"), "{found:#?}");
+    assert!(found.cost.us_per_message.is_some_and(|us| us > 30_000.0), "{found:#?}");
+    assert_eq!(with_loss("np_cnp_sent", 60_000).has("latency-with-loss").severity, Severity::Warning);
+    // Counters that grow and latency that stays, and the other way round.
+    with_loss("out_of_sequence", 3100).lacks("latency-with-loss");
+    with_loss("rx_write_requests", 40_000_000).lacks("latency-with-loss");
+}
+
+#[test]
+fn what_a_port_waits_is_told_in_ticks_and_not_in_marked_packets() {
+    let waits =
+        |ticks: u64| with_nic(nic(&[("port_xmit_wait", 0)])).devices(vec![nic(&[("port_xmit_wait", ticks)])]);
+    waits(1_000_000).lacks("network-congested");
+    assert!(waits(1_000_000_000).has("network-congested").title.contains("cannot"));
+}
+
+#[test]
+fn messages_that_lie_in_a_queue_nobody_drains_show_though_the_wait_itself_is_not_seen() {
+    let sent = |messages: u64| {
+        let peers = |qp, qpn, dest_qpn| {
+            let attributes = QpAttributes {
+                qp,
+                qpn,
+                to: Some("RTR".into()),
+                dest_qpn: Some(dest_qpn),
+                ..QpAttributes::default()
+            };
+            Detail::ModifyQp(attributes)
+        };
+        let sends = QueueCounts {
+            wrs: messages,
+            post_calls: messages,
+            opcodes: BTreeMap::from([(Opcode::Send, messages)]),
+            ..QueueCounts::default()
+        };
+        let cq = QueueCounts { notifies: 100, polls: 100, cqes: 100, ..QueueCounts::default() };
+        // Both queue pairs count as senders: half of it each.
+        Case::new()
+            .queues()
+            .event(3, 10, Call::CreateQp, qp(11, 18))
+            .event(5, 10, Call::ModifyQp, peers(10, 17, 18))
+            .event(6, 10, Call::ModifyQp, peers(11, 18, 17))
+            .on(2, sends, cq, Observed { by: ObservedBy::Tap, ..Observed::default() })
+    };
+    sent(90).has("event-lost-wakeup");
+    sent(50).lacks("event-lost-wakeup");
+}
+
+#[test]
+fn a_process_that_posts_nothing_is_not_said_to_hide_its_posts() {
+    let silent = |device: Device| {
+        let nothing = Observed { why: probe_user::sample::NO_POST_SEEN.into(), ..Observed::default() };
+        let rts = QpAttributes { qp: 10, qpn: 17, to: Some("RTS".into()), ..QpAttributes::default() };
+        let none = QueueCounts::default();
+        with_nic(device).event(6, 1, Call::ModifyQp, Detail::ModifyQp(rts)).observed(
+            none.clone(),
+            none,
+            nothing,
+        )
+    };
+    let found = silent(nic(&[])).has("data-path-unseen");
+    assert!(found.title.contains("was seen"), "{found:#?}");
+    // Every post on the emulated device is seen.
+    let emulated = Device { name: "emu0".into(), driver: "rnic-emu".into(), emulated: true, ..nic(&[]) };
+    silent(emulated).lacks("data-path-unseen");
+}
+
+#[test]
+fn a_completion_queue_for_both_ends_of_each_connection_is_one_for_each_connection() {
+    let connections = |n: u64, connected: bool| {
+        (0..n).fold(Case::new(), |case, i| {
+            let (cq, a, b) = (1000 + i, 2000 + i, 3000 + i);
+            let end = |pointer: u64| {
+                let Detail::Qp { pd, qp_type, srq, max_send_wr, max_recv_wr, .. } = qp(pointer, 0) else {
+                    unreachable!("a queue pair")
+                };
+                Detail::Qp {
+                    qp: pointer,
+                    pd,
+                    qpn: pointer as u32,
+                    qp_type,
+                    send_cq: cq,
+                    recv_cq: cq,
+                    srq,
+                    max_send_wr,
+                    max_recv_wr,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_bytes: 0,
+                    sq_sig_all: false,
+                }
+            };
+            let to = |qp: u64, peer: u64| {
+                let dest_qpn = Some(if connected { peer as u32 } else { 77 });
+                Detail::ModifyQp(QpAttributes { qp, qpn: qp as u32, dest_qpn, ..QpAttributes::default() })
+            };
+            case.event(10, 1, Call::CreateCq, Detail::Cq { cq, cqe: 512, channel: 0 })
+                .event(11, 1, Call::CreateQp, end(a))
+                .event(12, 1, Call::CreateQp, end(b))
+                .event(13, 1, Call::ModifyQp, to(a, b))
+                .event(14, 1, Call::ModifyQp, to(b, a))
+        })
+    };
+    connections(20, true).has("cq-per-qp");
+    connections(20, false).lacks("cq-per-qp");
+    connections(8, true).lacks("cq-per-qp");
 }

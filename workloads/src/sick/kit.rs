@@ -111,6 +111,8 @@ pub struct Flow {
     pub offset: u64,
     /// Work requests posted by a call.
     pub list: usize,
+    /// Calls in a row on a queue pair, before its completions are looked for.
+    pub calls: usize,
     /// One in so many is signalled; 0 for none.
     pub signal_every: u64,
     /// Work requests outstanding per queue pair.
@@ -127,6 +129,7 @@ impl Default for Flow {
             places: Places::Step(512),
             offset: 0,
             list: 16,
+            calls: 1,
             signal_every: 16,
             window: 64,
             inline: false,
@@ -259,18 +262,21 @@ impl Rig {
                 }
             }
             for (at, qp) in self.qps.iter().enumerate() {
-                let mine = &mut progress[at];
-                if mine.posted - mine.completed + flow.list as u64 > flow.window {
-                    continue;
+                for _ in 0..flow.calls {
+                    let mine = &mut progress[at];
+                    if mine.posted - mine.completed + flow.list as u64 > flow.window {
+                        break;
+                    }
+                    list.clear();
+                    for _ in 0..flow.list {
+                        self.push(&mut list, flow, mine.posted, &mut seed);
+                        let last =
+                            flow.signal_every > 0 && (mine.posted + 1).is_multiple_of(flow.signal_every);
+                        list.flag_last(last, flow.inline);
+                        mine.posted += 1;
+                    }
+                    qp.post(&mut list)?;
                 }
-                list.clear();
-                for _ in 0..flow.list {
-                    self.push(&mut list, flow, mine.posted, &mut seed);
-                    let last = flow.signal_every > 0 && (mine.posted + 1).is_multiple_of(flow.signal_every);
-                    list.flag_last(last, flow.inline);
-                    mine.posted += 1;
-                }
-                qp.post(&mut list)?;
             }
             self.reap(&mut progress, &index)?;
         }

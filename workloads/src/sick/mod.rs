@@ -28,6 +28,7 @@ programs! {
     fork_protection_unneeded,
     host_gap_dominates,
     hugepages_safe_slow,
+    latency_with_loss,
     local_protection_error,
     many_qps,
     map_count_near,

@@ -15,6 +15,7 @@ pub static PROGRAM: Program = Program {
 };
 
 fn run(kit: &Kit, healthy: bool) -> Result<()> {
-    let flow = Flow { list: if healthy { 16 } else { 1 }, ..Flow::default() };
+    let (list, calls) = if healthy { (16, 1) } else { (1, 16) };
+    let flow = Flow { list, calls, ..Flow::default() };
     kit.rig(&kit.shape())?.run(&flow, kit.seconds)
 }

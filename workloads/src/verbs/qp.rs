@@ -292,6 +292,12 @@ impl Qp {
         })
     }
 
+    /// Takes the QP back to RESET: it serves nothing any more, and may be wired anew.
+    pub fn reset(&self) -> Result<(), VerbsError> {
+        let mut attr = ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_RESET, ..Default::default() };
+        self.modify(&mut attr, mask::IBV_QP_STATE.0)
+    }
+
     /// Moves the QP to the error state: everything outstanding is flushed.
     pub fn fail(&self) -> Result<(), VerbsError> {
         let mut attr = ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };

@@ -1,6 +1,7 @@
 //! Waiting for completions: by polling or by events.
 
 use super::super::finding::{Confidence, Cost, Severity, many};
+use super::super::peer::messages_to;
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
 use super::super::traffic::{Traffic, detail, share};
@@ -111,7 +112,7 @@ const STALL: Threshold = Threshold {
 pub static LOST_WAKEUP: Rule = Rule {
     id: "event-lost-wakeup",
     title: "the program waits for an event though completions may be waiting",
-    looks_at: "waits per completion queue against polls: whether it polls until a poll finds nothing, and how long it then waits",
+    looks_at: "waits per completion queue against polls: whether it polls until a poll finds nothing, how long it then waits, and, where the senders are recorded too, messages that came against completions taken",
     plane: Plane::Data,
     thresholds: &[&STALL],
     cause: "An event is raised once, by the first completion after the queue was armed (ibv_req_notify_cq). The program takes one completion per event and waits again: what else came meanwhile raises no event, and is found only when something new comes, or never.",
@@ -221,6 +222,12 @@ fn often(subject: &Subject<'_>) -> Verdict {
     .found()
 }
 
+/// Messages that completed into this queue, as far as the other ends of its queue pairs are recorded too.
+fn came(subject: &Subject<'_>, cq: u64) -> u64 {
+    let receivers = subject.qps.iter().filter(|qp| qp.recv_cq == cq);
+    receivers.filter_map(|qp| messages_to(subject, qp)).fold(0, u64::saturating_add)
+}
+
 fn lost_wakeup(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
     let waits = subject.process.count(Call::GetCqEvent);
@@ -233,9 +240,11 @@ fn lost_wakeup(subject: &Subject<'_>) -> Verdict {
             && detail(counts).and_then(|d| d.most_cqes_per_poll).unwrap_or(1) == 1
     });
     let Some((queue, counts)) = suspects.next() else { return Verdict::Clear };
-    // Every signalled request makes a completion: what was not taken lies in the queue.
-    let left = traffic.all.signalled.saturating_sub(traffic.all.cqes);
-    let backlog = left > 2 + traffic.all.cqes / 10;
+    // Every signalled request makes a completion, and so does every message that came: what was not taken lies in the
+    // queue.
+    let unreaped = traffic.all.signalled.saturating_sub(traffic.all.cqes);
+    let left = unreaped.max(came(subject, queue.pointer).saturating_sub(counts.cqes));
+    let backlog = left > 2 + counts.cqes.min(traffic.all.cqes) / 10;
     let more = left > 0 || traffic.all.recv_wrs > 0;
     let longest = subject.process.longest_ns(&[Call::GetCqEvent]).unwrap_or(0);
     let hangs = waits.entered > waits.returned;
@@ -252,7 +261,7 @@ fn lost_wakeup(subject: &Subject<'_>) -> Verdict {
             count(counts.empty_polls)
         ))
         .because(if backlog {
-            format!("{} completions were never taken", count(left))
+            format!("{} completions were there at the end and had not been taken", count(left))
         } else if hangs {
             format!("{} had not returned at the end", many(waits.entered - waits.returned, "wait"))
         } else {

@@ -7,7 +7,7 @@ use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
 use super::super::traffic::detail;
 use super::man;
-use crate::model::Cq;
+use crate::model::{Cq, Qp};
 use crate::report::units::{bytes, count};
 use crate::sample::QueueKind;
 
@@ -88,8 +88,13 @@ fn per_qp(subject: &Subject<'_>) -> Verdict {
     let queues = &subject.process.queues;
     let (qps, cqs) = (queues.qp_population.peak, queues.cq_population.peak);
     let all = || queues.cqs().values().chain(queues.ended_cqs());
+    // Threads that serve a queue each have nothing to share.
+    let threads = subject.traffic.filter(|t| t.all.polls > 0).and_then(|t| t.all.threads).map(u64::from);
+    if threads.is_some_and(|threads| threads * 2 > cqs) {
+        return Verdict::Clear;
+    }
     // Of those alive at the same time: a program that connects and disconnects all day makes many, one by one.
-    let alone = (all().filter(|cq| cq.qps.peak == 1).count() as u64).min(cqs);
+    let alone = (all().filter(|cq| cq.qps.peak == 1).count() as u64 + of_both_ends(subject)).min(cqs);
     // Two queues for each, one for sends and one for receives, are the same fault.
     if (qps.min(alone) as f64) < subject.limit(&SEVERAL) || alone * 2 < cqs {
         return Verdict::Clear;
@@ -102,17 +107,32 @@ fn per_qp(subject: &Subject<'_>) -> Verdict {
         format!("a completion queue for each of {}", many(alone.min(qps), "queue pair")),
     )
     .because(format!(
-        "{} and {} at the same time; {} serve a single queue pair each",
+        "{} and {} at the same time; {} serve a single queue pair, or the two ends of one connection",
         many(qps, "queue pair"),
         many(cqs, "completion queue"),
         count(alone)
     ))
+    .because_of(threads.map(|threads| Evidence {
+        text: format!("posted and polled by {}", many(threads, "thread")),
+        qpns: Vec::new(),
+    }))
     .costs(Cost {
         memory_bytes: Some(rings),
         text: format!("{} of rings in host memory, and a context on the device for each", bytes(rings)),
         ..Cost::default()
     })
     .found()
+}
+
+/// Completion queues of two queue pairs that are connected to each other: a process that talks to itself.
+fn of_both_ends(subject: &Subject<'_>) -> u64 {
+    let mut by_cq: HashMap<u64, Vec<&Qp>> = HashMap::new();
+    for qp in subject.qps.iter().filter(|qp| qp.send_cq == qp.recv_cq) {
+        by_cq.entry(qp.send_cq).or_default().push(qp);
+    }
+    let connected =
+        |a: &Qp, b: &Qp| a.attributes.dest_qpn == Some(b.qpn) && b.attributes.dest_qpn == Some(a.qpn);
+    by_cq.values().filter(|qps| matches!(qps.as_slice(), [a, b] if connected(a, b))).count() as u64
 }
 
 fn too_small(subject: &Subject<'_>) -> Verdict {

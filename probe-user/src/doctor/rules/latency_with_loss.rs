@@ -31,7 +31,7 @@ const FELT: Threshold = Threshold {
 };
 
 /// Latencies that a percentile needs.
-const ENOUGH: u64 = 200;
+const ENOUGH: u64 = 100;
 
 /// From here on a rise is a problem: ten times as long, and a millisecond or more.
 const MUCH: (f64, u64) = (10.0, 1_000_000);

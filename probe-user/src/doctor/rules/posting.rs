@@ -31,6 +31,13 @@ const SMALL: Threshold = Threshold {
     why: "larger messages are bound by the link, not by posting: 1 KiB at 10 million a second is 100 Gb/s",
 };
 
+const IN_A_ROW: Threshold = Threshold {
+    key: "min_calls_in_a_row",
+    value: 4.0,
+    unit: "calls on a queue pair for every poll, on the emulated device without timing",
+    why: "requests posted in a row were ready at the same time; with one or two between polls there is no list to make",
+};
+
 /// CPU time of one ibv_post_send, ns (HERD, section 5).
 const POST_NS: f64 = 150.0;
 
@@ -40,7 +47,7 @@ pub static ONE_PER_CALL: Rule = Rule {
     title: "work requests are posted one by one though several are under way",
     looks_at: "work requests per ibv_post_send, their rate and size, how many are under way at a time, on how many queue pairs, and whether the posting thread has time to spare",
     plane: Plane::Data,
-    thresholds: &[&MANY, &RATE, &SMALL, &SPARE],
+    thresholds: &[&MANY, &RATE, &SMALL, &SPARE, &IN_A_ROW],
     cause: "Each ibv_post_send takes the queue's lock and rings the device's doorbell, a write over PCIe. A list pays both once. The thread that posts has no time to spare: what a call costs is what limits the rate.",
     remedy: "Link the requests that are ready at the same time (ibv_send_wr.next) and post them by one ibv_post_send; with the extended API, several ibv_wr_* between ibv_wr_start and ibv_wr_complete (perftest: -l 16).",
     unless: "requests become ready one by one: waiting for more to fill a list adds latency. Nothing is said of a single queue pair on a NIC, where lists were measured to lower the rate, nor where the thread waits for the device.",
@@ -187,6 +194,14 @@ fn one_per_call(subject: &Subject<'_>) -> Verdict {
     let Some(those) = traffic.those(|_, counts| single(counts)) else { return Verdict::Clear };
     let rate = subject.per_device_second(those.sum.wrs);
     let mover = subject.mover();
+    // Without a NIC's timing nobody knows whether posting is what limits; requests that are posted in a row were ready at
+    // the same time wherever they are posted to.
+    let in_a_row = those.sum.post_calls as f64 / (those.n * traffic.all.polls.max(1)) as f64;
+    if mover == Mover::Untimed && in_a_row < subject.limit(&IN_A_ROW) {
+        return Verdict::NotObservable(
+            "the emulated device has no NIC's timing: whether posting is what limits is not seen (RNIC_EMU_PROFILE=cx5-like gives it one)",
+        );
+    }
     // What is felt is time: a system call takes that of several doorbells.
     let dearer = if mover == Mover::Software { SYSTEM_CALL_NS / POST_NS } else { 1.0 };
     // A NIC fetches a list by DMA, and waits for it before it goes on with that queue pair: on a single one a list is
@@ -239,6 +254,11 @@ fn one_per_call(subject: &Subject<'_>) -> Verdict {
     ))
     .because_of(Some(those.which))
     .because_of(subject.slowly());
+    if mover == Mover::Untimed {
+        case = case
+            .because(format!("{in_a_row:.1} calls in a row on each queue pair for every poll"))
+            .cause("Each ibv_post_send takes the queue's lock and rings the device's doorbell, a write over PCIe. A list pays both once. Requests are posted in a row here, with no look at completions in between: they were ready at the same time. What that costs a NIC is not seen on this device.");
+    }
     if traffic.has_rates() {
         case = case.costs(cost);
     }

@@ -146,9 +146,14 @@ fn rnr_timer_zero(subject: &Subject<'_>) -> Verdict {
         zero,
     );
     verdict(case.map(|case| {
-        let naks = subject.host.grown_in_all(&["rnr_nak_retry_err", "rcvd_rnr_err", "send_rnr_err"]);
+        let naks = subject.host.grown_in_all(&[
+            "rnr_nak_retry_err",
+            "rcvd_rnr_err",
+            "send_rnr_err",
+            "rnr_naks_received",
+        ]);
         case.because_of((naks > 0).then(|| Evidence {
-            text: format!("{naks} receiver-not-ready events on the host's ports meanwhile"),
+            text: format!("it happened meanwhile: {} of a sender that met no receive", many(naks, "event")),
             qpns: Vec::new(),
         }))
     }))

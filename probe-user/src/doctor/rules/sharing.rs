@@ -248,6 +248,10 @@ fn gap_dominates(subject: &Subject<'_>) -> Verdict {
     let (Some(gap_p50), Some(reap_p50)) = (gap.quantile(0.5), reap.quantile(0.5)) else {
         return Verdict::NotObservable("the time from post to reap is not seen");
     };
+    // A program that polls much between two posts is slowed by being looked at.
+    let looks = traffic.all.polls as f64 / traffic.all.post_calls.max(1) as f64;
+    let hit_ns = subject.process.data_path.observed.hit_ns.filter(|_| traffic.is_whole()).unwrap_or(0);
+    let gap_p50 = gap_p50.saturating_sub((looks * hit_ns as f64) as u64);
     let of_queues = traffic.senders().filter_map(|(_, c)| detail(c)?.most_outstanding).max();
     let outstanding = of_queues.or(all.and_then(|d| d.most_outstanding)).unwrap_or(1);
     // Most of a gap in which the thread did not run at all still counts; a pause of the whole program does not.
@@ -266,7 +270,7 @@ fn gap_dominates(subject: &Subject<'_>) -> Verdict {
     }
     Case::new(Severity::Note, Confidence::Medium, GAP_DOMINATES.title)
         .because(format!(
-            "{} between completion and next post, {} from post to reap (medians)",
+            "{} between completion and next post, what looking at polls took not counted; {} from post to reap (medians)",
             duration(gap_p50),
             duration(reap_p50)
         ))

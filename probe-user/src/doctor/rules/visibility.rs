@@ -2,8 +2,8 @@
 
 use super::super::finding::{Confidence, Severity};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Verdict};
-use super::super::subject::Subject;
-use crate::sample::ObservedBy;
+use super::super::subject::{Mover, Subject};
+use crate::sample::{NO_POST_SEEN, ObservedBy};
 
 /// A data path that goes past every call.
 pub static UNSEEN: Rule = Rule {
@@ -31,6 +31,9 @@ fn unseen(subject: &Subject<'_>) -> Verdict {
     let Some((_, ready)) = subject.those(|qp| qp.state.as_deref() == Some("RTS")) else {
         return Verdict::Clear;
     };
+    if path.observed.why == NO_POST_SEEN {
+        return no_post(subject);
+    }
     let mut case = Case::new(
         Severity::Note,
         Confidence::High,
@@ -43,4 +46,20 @@ fn unseen(subject: &Subject<'_>) -> Verdict {
         case = case.because(line.clone());
     }
     case.because_of(Some(ready)).found()
+}
+
+/// No post passed a probe: it made none, or it goes past them.
+fn no_post(subject: &Subject<'_>) -> Verdict {
+    // Every post on the emulated device passes its sites: a process that others read and write makes none.
+    if matches!(subject.mover(), Mover::Untimed | Mover::Modelled) {
+        return Verdict::Clear;
+    }
+    let Some((_, ready)) = subject.those(|qp| qp.state.as_deref() == Some("RTS")) else {
+        return Verdict::Clear;
+    };
+    Case::new(Severity::Note, Confidence::Low, "no post and no poll of this process was seen")
+        .because(NO_POST_SEEN)
+        .because_of(Some(ready))
+        .cause("Either it makes none, as a server whose peers READ and WRITE its memory; or it writes work requests without calling the verbs library (UCX's accelerated mlx5 transports, DEVX queue pairs, GPU-initiated communication). No rule on posts and polls covers it then.")
+        .found()
 }
