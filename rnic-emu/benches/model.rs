@@ -96,6 +96,7 @@ fn loads() -> Vec<(&'static str, LoadSpec)> {
     vec![
         ("WRITE, 1 QP", LoadSpec { outstanding: 32, ..base }),
         ("inline WRITE, 16 threads", LoadSpec { threads: 16, outstanding: 256, inline: true, ..base }),
+        ("READ, 16 threads, 16 each", LoadSpec { op: Op::Read, threads: 16, outstanding: 16, ..base }),
         (
             "READ, 16 threads, batches",
             LoadSpec { op: Op::Read, threads: 16, outstanding: 256, window: Window::Batch, ..base },

@@ -3,6 +3,8 @@
 //! The set is the high end of a hash of the key, scaled to the number of sets. Multiplying the sets therefore splits each
 //! set into whole parts, so a cache made n times larger hits wherever the smaller one did.
 
+use std::hint::select_unpredictable;
+
 use super::rng::mix;
 
 const EMPTY: u64 = u64::MAX;
@@ -70,29 +72,41 @@ impl Cache {
     /// Puts `key` there without counting a lookup. True if it was there already.
     #[inline]
     pub fn load(&mut self, key: u64) -> bool {
-        key == self.last || self.find(key)
+        if key == self.last {
+            return true;
+        }
+        let row = self.row(key);
+        self.last = key;
+        // What is first in its row is where it belongs.
+        self.keys.get(row) == Some(&key) || self.find(row, key)
+    }
+
+    /// Where the row of a key begins.
+    #[inline]
+    fn row(&self, key: u64) -> usize {
+        ((u128::from(mix(key)) * u128::from(self.sets)) >> 64) as usize * self.ways
     }
 
     #[inline(never)]
-    fn find(&mut self, key: u64) -> bool {
+    fn find(&mut self, row: usize, key: u64) -> bool {
         if self.sets == 0 {
+            self.last = EMPTY;
             return false;
         }
-        self.last = key;
         if self.keys.is_empty() {
             self.keys = vec![EMPTY; self.sets as usize * self.ways];
         }
-        let set = ((u128::from(mix(key)) * u128::from(self.sets)) >> 64) as usize;
-        let row = &mut self.keys[set * self.ways..(set + 1) * self.ways];
-        // To the front, each of the others one place back, up to where it was (or out at the end).
-        let mut back = key;
-        for place in row {
-            std::mem::swap(place, &mut back);
-            if back == key {
-                return true;
-            }
+        let row = &mut self.keys[row..row + self.ways];
+        // Where it is cannot be foreseen: a branch would be guessed wrong as often as right. Keys are there once.
+        let mut found = row.len();
+        for (place, &there) in row.iter().enumerate() {
+            found = select_unpredictable(there == key, place, found);
         }
-        false
+        // To the front, each of the others one place back, up to where it was (or out at the end).
+        let hit = found < row.len();
+        row.copy_within(..if hit { found } else { found - 1 }, 1);
+        row[0] = key;
+        hit
     }
 
     /// Throws out every key in the range: a region was deregistered.
@@ -120,8 +134,8 @@ impl Cache {
     }
 
     fn evict(&mut self, key: u64) -> bool {
-        let set = ((u128::from(mix(key)) * u128::from(self.sets)) >> 64) as usize;
-        let row = &mut self.keys[set * self.ways..(set + 1) * self.ways];
+        let start = self.row(key);
+        let row = &mut self.keys[start..start + self.ways];
         let Some(at) = row.iter().position(|&k| k == key) else { return false };
         if self.last == key {
             self.last = EMPTY;
@@ -168,6 +182,19 @@ mod tests {
         });
         let rate = cache.counts().hit_rate().expect("lookups were made");
         assert!((rate - 0.25).abs() < 0.01, "{rate}");
+    }
+
+    #[test]
+    fn a_row_is_a_list_of_the_keys_used_last() {
+        let (mut cache, mut rng, mut list) = (Cache::new(8, 8), Rng::new(5), Vec::new());
+        for _ in 0..10_000 {
+            let key = rng.below(12);
+            let at = list.iter().position(|&k| k == key);
+            assert_eq!(cache.touch(key), at.is_some());
+            at.map(|at| list.remove(at));
+            list.insert(0, key);
+            list.truncate(8);
+        }
     }
 
     #[test]

@@ -14,12 +14,8 @@ impl Divisor {
         Self { value, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
     }
 
-    /// The number itself.
-    pub fn value(self) -> u64 {
-        self.value
-    }
-
     /// `x` divided by it, rounded down.
+    #[inline]
     pub fn divide(self, x: u64) -> u64 {
         match self.shift {
             Some(shift) => x >> shift,

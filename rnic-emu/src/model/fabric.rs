@@ -120,6 +120,14 @@ pub(super) struct Qp {
     pub atomic_free: Ps,
 }
 
+impl Qp {
+    /// It has WQEs that are not yet sent, and is not in line for that.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        !self.in_ring && self.fetched > 0 && self.head != NONE
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Wr {
     pub qp: u32,
@@ -164,10 +172,11 @@ impl Wr {
 #[derive(Clone, Debug)]
 struct Mr {
     node: u16,
-    page: Divisor,
     pages: u64,
-    /// Number of its first translation.
-    first: u64,
+    /// Lines of the translation table that are its own: their numbers, and the bytes of the region that one translates.
+    first_line: u64,
+    last_line: u64,
+    line_bytes: Divisor,
     alive: bool,
 }
 
@@ -378,15 +387,23 @@ impl Model {
     /// Registers a region with the NIC: from now on its translations can be looked up. Costs no modelled time; see
     /// [`registration`](super::registration) for what the call costs the program.
     pub fn register(&mut self, node: NodeId, region: Region) -> MrId {
-        let page = Divisor::new(region.page);
-        let pages = region.bytes.div_ceil(page.value()).max(1);
-        let first = self.next_page;
+        let page = region.page.max(1);
+        let pages = region.bytes.div_ceil(page).max(1);
+        let line = self.hw.mtt_line;
         // Regions start on a line of translations of their own, as their tables do in memory.
-        self.next_page += pages.next_multiple_of(self.hw.mtt_line.value());
+        let first = self.next_page;
+        self.next_page += pages.next_multiple_of(line);
         let node = self.node(node);
         // The driver writes the translations through the processor's cache.
         self.nics[usize::from(node)].host_holds(Table::Mtt, first / 8..(first + pages).div_ceil(8));
-        let mr = Mr { node, page, pages, first, alive: true };
+        let mr = Mr {
+            node,
+            pages,
+            first_line: first / line,
+            last_line: (first + pages - 1) / line,
+            line_bytes: Divisor::new(page.saturating_mul(line)),
+            alive: true,
+        };
         let id = match self.free_mrs.pop() {
             Some(id) => {
                 self.mrs[id as usize] = mr;
@@ -398,20 +415,20 @@ impl Model {
             }
         };
         self.nics[usize::from(node)].host_holds(Table::Mpt, u64::from(id)..u64::from(id) + 1);
-        MrId(id)
+        MrId::new(id)
     }
 
     /// Deregisters a region: its key and its translations leave the NIC's caches.
     pub fn deregister(&mut self, mr: MrId) {
-        let Some(entry) = self.mrs.get_mut(mr.0 as usize).filter(|m| m.alive) else { return };
+        let Some(entry) = self.mrs.get_mut(mr.index() as usize).filter(|m| m.alive) else { return };
         entry.alive = false;
-        self.free_mrs.push(mr.0);
-        let line = self.hw.mtt_line.value();
-        let lines = entry.first / line..(entry.first + entry.pages).div_ceil(line);
+        self.free_mrs.push(mr.index());
+        let lines = entry.first_line..entry.last_line + 1;
         // Either side of a connection may have cached it; the shadow of a peer in another process is a node as well.
         for nic in &mut self.nics {
             nic.mtt.evict_range(lines.clone());
-            nic.mpt.evict_range(u64::from(mr.0)..u64::from(mr.0) + 1);
+            let key = u64::from(mr.index());
+            nic.mpt.evict_range(key..key + 1);
         }
     }
 
@@ -658,22 +675,23 @@ impl Model {
     #[inline]
     pub(super) fn translate(&mut self, nic: usize, place: Option<Place>, sent: u32, bytes: u64) -> Ps {
         let Some(place) = place else { return 0 };
-        let Some(mr) = self.mrs.get(place.mr.0 as usize).filter(|m| m.alive) else { return 0 };
+        let key = place.mr.index();
+        let Some(mr) = self.mrs.get(key as usize).filter(|m| m.alive) else { return 0 };
+        let key = u64::from(key);
         let mut latency = 0;
         let nic = &mut self.nics[nic];
         let hw = &self.hw;
         // The key is checked once a message, the pages at every packet.
-        if sent == 0 && !nic.mpt.touch(u64::from(place.mr.0)) {
-            latency += nic.miss(hw, hw.mpt_miss, Table::Mpt, u64::from(place.mr.0));
+        if sent == 0 && !nic.mpt.touch(key) {
+            latency += nic.miss(hw, hw.mpt_miss, Table::Mpt, key);
         }
         let start = place.offset.saturating_add(u64::from(sent));
-        let page = |offset: u64| mr.page.divide(offset).min(mr.pages - 1);
-        let line = |page: u64| hw.mtt_line.divide(mr.first + page);
-        let (first, last) = (line(page(start)), line(page(start.saturating_add(bytes.max(1) - 1))));
+        let line = |offset: u64| mr.line_bytes.divide(offset).saturating_add(mr.first_line).min(mr.last_line);
+        let (first, last) = (line(start), line(start.saturating_add(bytes.max(1) - 1)));
         for key in first..=last {
             if !nic.mtt.touch(key) {
                 // A line of the table in host memory holds eight translations of 8 bytes.
-                latency += nic.miss(hw, hw.mtt_miss, Table::Mtt, key * hw.mtt_line.value() / 8);
+                latency += nic.miss(hw, hw.mtt_miss, Table::Mtt, key * hw.mtt_line / 8);
             }
         }
         latency

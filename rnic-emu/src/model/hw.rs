@@ -1,6 +1,5 @@
 //! A profile made ready for the inner loop: spans in picoseconds, counts as integers.
 
-use super::divisor::Divisor;
 use super::profile::{Key, Profile};
 use super::time::{Ps, from_ns};
 use super::work::{Op, Transport};
@@ -53,7 +52,7 @@ pub struct Hw {
     pub cqc_miss: Ps,
     pub mpt_miss: Ps,
     pub mtt_miss: Ps,
-    pub mtt_line: Divisor,
+    pub mtt_line: u64,
     overlap: f64,
     pub cold: Ps,
     pub atomic_slots: u64,
@@ -99,7 +98,7 @@ impl Hw {
             cqc_miss: ns(Key::CqcMiss),
             mpt_miss: ns(Key::MptMiss),
             mtt_miss: ns(Key::MttMiss),
-            mtt_line: Divisor::new(int(Key::MttLine)),
+            mtt_line: int(Key::MttLine).max(1),
             overlap: p.get(Key::MissOverlap),
             cold: ns(Key::TableCold),
             atomic_slots: int(Key::AtomicSlots),

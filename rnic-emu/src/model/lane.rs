@@ -31,11 +31,7 @@ impl Lane {
     #[inline]
     pub fn reserve(&mut self, now: Ps, at: Ps, cost: Ps) -> Ps {
         self.busy += cost;
-        let present = now >> SHIFT;
-        if present > self.first {
-            self.first = present;
-            self.open = self.open.max(present);
-        }
+        self.open = self.open.max(now >> SHIFT);
         let slot = (at >> SHIFT).max(self.open);
         // Nearly always there is room enough in the first slot.
         if slot < self.end {
@@ -46,16 +42,17 @@ impl Lane {
                 return ((slot << SHIFT) + used).max(at + cost);
             }
         }
-        self.reserve_spread(slot, at, cost)
+        self.reserve_spread(now, slot, at, cost)
     }
 
     /// The same where the cost spreads over several slots, or over ones not remembered yet. Kept out of the common case,
     /// which then needs no stack.
     #[inline(never)]
-    fn reserve_spread(&mut self, mut slot: u64, at: Ps, cost: Ps) -> Ps {
+    fn reserve_spread(&mut self, now: Ps, mut slot: u64, at: Ps, cost: Ps) -> Ps {
         if cost == 0 {
             return at;
         }
+        self.first = self.first.max(now >> SHIFT);
         // Slots given away ahead of time are passed over once and for all, or a long backlog would be walked by every request.
         while self.open < self.end && self.full(self.open) {
             self.open += 1;
@@ -94,7 +91,7 @@ impl Lane {
         if slot < self.open {
             return false;
         }
-        if slot < self.first || slot >= self.end {
+        if slot >= self.end {
             return true;
         }
         (slot << SHIFT) + Ps::from(self.used[slot as usize & (self.used.len() - 1)]) <= at

@@ -1,6 +1,7 @@
 //! One NIC: its pipelines, links, processing units, caches and locks.
 
 use std::collections::VecDeque;
+use std::hint::select_unpredictable;
 
 use super::cache::{Cache, CacheCounts};
 use super::hw::Hw;
@@ -46,8 +47,9 @@ pub(super) struct Nic {
     pub atomics: Lane,
     /// When the last work for a request of its own went through the send pipeline.
     turn: Ps,
-    /// When each processing unit is free again.
-    pub units: Vec<Ps>,
+    /// When each processing unit is free again, and the one that is first.
+    units: Vec<Ps>,
+    first_free: usize,
     /// A look at the units is due then, because something waits for one; 0 when nothing does.
     pub look_at: Ps,
     /// QPs (and answers) waiting for a unit, served in turn, one packet each.
@@ -81,7 +83,8 @@ impl Nic {
             mmio: Lane::default(),
             atomics: Lane::default(),
             turn: 0,
-            units: vec![0; int(Key::PuCount) as usize],
+            units: vec![0; int(Key::PuCount).max(1) as usize],
+            first_free: 0,
             look_at: 0,
             ring: VecDeque::new(),
             pu_busy: 0,
@@ -101,24 +104,33 @@ impl Nic {
         }
     }
 
-    /// A processing unit that is free by `now`, else the one that is free first; and when.
-    pub fn next_unit(&self, now: Ps) -> (usize, Ps) {
-        let mut best = (0, Ps::MAX);
-        for (unit, &free_at) in self.units.iter().enumerate() {
-            if free_at < best.1 {
-                best = (unit, free_at);
-                if free_at <= now {
-                    break;
-                }
-            }
-        }
-        best
+    /// When the processing unit that is free first is free.
+    #[inline]
+    pub fn unit_free_at(&self) -> Ps {
+        self.units[self.first_free]
     }
 
-    /// Takes a unit from `now` to `until`.
-    pub fn take_unit(&mut self, unit: usize, now: Ps, until: Ps) {
+    /// Takes the unit that is free first from `now` to `until`.
+    #[inline]
+    pub fn take_unit(&mut self, now: Ps, until: Ps) {
         self.pu_busy += until - now;
-        self.units[unit] = until;
+        self.units[self.first_free] = until;
+        // Any that is free is as good as another: as long as there is work for few, it is the next.
+        let next = if self.first_free + 1 < self.units.len() { self.first_free + 1 } else { 0 };
+        if self.units[next] <= now {
+            self.first_free = next;
+            return;
+        }
+        // When all are busy it cannot be foreseen which is first: a branch would be guessed wrong for each request.
+        let mut first = (0, Ps::MAX);
+        for (unit, &free_at) in self.units.iter().enumerate() {
+            let earlier = free_at < first.1;
+            first = (
+                select_unpredictable(earlier, unit, first.0),
+                select_unpredictable(earlier, free_at, first.1),
+            );
+        }
+        self.first_free = first.0;
     }
 
     /// Latency of a miss: more when the host's cache has lost the entry too. `key` counts 64-byte lines of that table.

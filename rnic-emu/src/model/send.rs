@@ -87,17 +87,21 @@ impl Model {
     }
 
     /// Lets a QP go on if it has something to do.
+    #[inline]
     pub(super) fn make_runnable(&mut self, qp: u32) {
-        self.enlist(qp);
-        self.dispatch(self.qps[qp as usize].node as usize);
+        let entry = &self.qps[qp as usize];
+        let node = entry.node as usize;
+        if entry.has_work() {
+            self.enlist(qp);
+        }
+        if !self.nics[node].ring.is_empty() {
+            self.dispatch(node);
+        }
     }
 
-    /// Puts a QP in line for a processing unit if it has something to do and may.
+    /// Puts a QP that has something to do in line for a processing unit if it may.
     fn enlist(&mut self, qp: u32) {
         let entry = &mut self.qps[qp as usize];
-        if entry.in_ring || entry.fetched == 0 || entry.head == NONE {
-            return;
-        }
         let mut from = entry.busy_until;
         let wr = &self.wrs[entry.head as usize];
         if wr.sent == 0 {
@@ -137,8 +141,8 @@ impl Model {
     /// Gives free processing units to those waiting. Units are looked at only when something wants one.
     pub(super) fn dispatch(&mut self, node: usize) {
         while !self.nics[node].ring.is_empty() {
-            let (unit, free_at) = self.nics[node].next_unit(self.now);
             let nic = &mut self.nics[node];
+            let free_at = nic.unit_free_at();
             if free_at > self.now {
                 if nic.look_at <= self.now {
                     nic.look_at = free_at;
@@ -151,8 +155,10 @@ impl Model {
                 Job::Send { qp } => self.send_packet(qp),
                 Job::Response { wr } => self.respond_packet(wr),
             };
-            self.nics[node].take_unit(unit, self.now, taken_until);
-            if let Job::Send { qp } = job {
+            self.nics[node].take_unit(self.now, taken_until);
+            if let Job::Send { qp } = job
+                && self.qps[qp as usize].has_work()
+            {
                 self.enlist(qp);
             }
         }

@@ -1,5 +1,7 @@
 //! What a program asks of a NIC: queue pairs, regions, work requests, and what it gets back.
 
+use std::num::NonZeroU32;
+
 use super::breakdown::Breakdown;
 use super::time::Ps;
 
@@ -15,9 +17,22 @@ pub struct QpId(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub(super) u32);
 
-/// Identifies a memory region.
+/// Identifies a memory region. Never zero inside, so that an optional [`Place`] takes no more than a place: records of
+/// requests are what the model's memory traffic consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MrId(pub(super) u32);
+pub struct MrId(NonZeroU32);
+
+impl MrId {
+    /// The region of that number, below 2^32 - 1.
+    pub(super) fn new(index: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(index))
+    }
+
+    #[inline]
+    pub(super) fn index(self) -> u32 {
+        self.0.get() - 1
+    }
+}
 
 /// Transport service of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
