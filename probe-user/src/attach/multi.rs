@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::thread;
 
 use aya::Ebpf;
 use aya_obj::Object;
@@ -94,13 +95,24 @@ pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<(LibrarySet, Many), LoadError>
         .relocate_maps(bound.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)), &text)
         .map_err(|error| broken(&error))?;
     parsed.relocate_calls(&text).map_err(|error| broken(&error))?;
-    let load = |name: &str| load_program(&parsed, name);
-    let pair = Pair { enter: load("library_enter")?, leave: load("library_return")? };
-    if !is_known(pair.enter.as_fd()) {
+    if !is_known(load_program(&parsed, SMALL)?.as_fd()) {
         return Err(broken(&"this kernel attaches place by place"));
     }
-    Ok((LibrarySet { pair, exit: load("library_exit")? }, Many(parsed)))
+    // The kernel takes most of the time until probes are in place to verify these: side by side.
+    let load = |name: &'static str| {
+        let parsed = &parsed;
+        move || load_program(parsed, name)
+    };
+    let [enter, leave, exit] = thread::scope(|scope| {
+        ["library_enter", "library_return", "library_exit"].map(|name| scope.spawn(load(name))).map(
+            |thread| thread.join().unwrap_or_else(|_| Err(broken(&"a thread that loads a program ended"))),
+        )
+    });
+    Ok((LibrarySet { pair: Pair { enter: enter?, leave: leave? }, exit: exit? }, Many(parsed)))
 }
+
+/// A program that is verified at once.
+const SMALL: &str = "wr_abort_enter";
 
 /// Whether the kernel knows this way of attaching. Older ones load the program all the same, and refuse its link with
 /// "invalid argument" before they look at anything; newer ones find that a folder takes no probe.
