@@ -23,27 +23,30 @@ struct Layout {
     req_notify_cq: u64,
 }
 
-/// Private ABIs whose layout is known: 34 is rdma-core 34 to 49 (Debian 12's 44 among them), 65 its 65.
-const LAYOUTS: [Layout; 2] = [
-    Layout {
-        private_abi: 34,
-        poll_cq: 53,
-        post_recv: 54,
-        post_send: 55,
-        post_srq_recv: 57,
-        req_notify_cq: 69,
-    },
-    Layout {
-        private_abi: 65,
-        poll_cq: 62,
-        post_recv: 63,
-        post_send: 64,
-        post_srq_recv: 66,
-        req_notify_cq: 84,
-    },
+/// Private ABIs whose layout is known: 33 is rdma-core 33 (Debian 11's), 34 its 36 to 56 (Debian 12's and 13's among them), 57
+/// its 57 and 58, 64 and 65 those. 25 (its 25 to 32) and 59 (its 59 to 63) are not here: the layout changed within them.
+/// So it did within 34: rdma-core 34 and 35 have other places.
+const LAYOUTS: [Layout; 5] = [
+    Layout::new(33, 52, 66),
+    Layout::new(34, 53, 69),
+    Layout::new(57, 53, 69),
+    Layout::new(64, 58, 76),
+    Layout::new(65, 62, 84),
 ];
 
 impl Layout {
+    /// In every release `post_recv`, `post_send`, `post_srq_ops` and `post_srq_recv` follow `poll_cq`.
+    const fn new(private_abi: u32, poll_cq: u64, req_notify_cq: u64) -> Self {
+        Self {
+            private_abi,
+            poll_cq,
+            post_recv: poll_cq + 1,
+            post_send: poll_cq + 2,
+            post_srq_recv: poll_cq + 4,
+            req_notify_cq,
+        }
+    }
+
     fn roles(&self) -> [(Role, u64); 5] {
         [
             (Role::PostSend, self.post_send),
