@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask bench probes` (root). The program watched is this one, posting to a provider made of memory that does
 //! nearly nothing; the probes are the profiler's own programs at the tap's site and at functions made for it, and
-//! bpftrace's for the same question. Figures are medians of many short rounds, without what the call itself takes.
+//! bpftrace's for the same question. Figures are medians of many short rounds, without what the call itself takes: a round
+//! as long as a scheduler's time slice would hold the time of other programs on a busy machine.
 #![expect(clippy::undocumented_unsafe_blocks, reason = "work requests and naked functions of the benchmark")]
 
 #[path = "../tests/fake/mod.rs"]
@@ -16,8 +17,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
-use fake::abi::SendWr;
-use fake::{FakeQp, adopt, chain, context, qp, tap_symbol};
+use fake::abi::{SEND_SIGNALED, SendWr, Sge, opcode};
+use fake::{FakeQp, adopt, context, qp, tap_symbol};
 use probe_common::counters::source;
 use probe_common::site::Rates;
 use probe_user::attach::{Link, Pmu, Programs, Setting};
@@ -25,8 +26,9 @@ use probe_user::data_path::Targets;
 use probe_user::tap::Tap;
 use probe_user::{contexts, kernel, target};
 
-const ROUNDS: usize = 61;
-const CALLS: u32 = 500;
+const ROUNDS: usize = 301;
+/// So long a round takes at least.
+const ROUND: Duration = Duration::from_micros(100);
 /// The tap's site hands over the chain, and its program walks it.
 const WALKS: u64 = 1 << 16;
 const TAP: u64 = source::TAP as u64;
@@ -52,62 +54,67 @@ fn bench() -> Result<(), String> {
     let mut table = Table::new();
 
     tap.ask(Rates::NONE);
-    let bare = [1, 16, 64].map(|wrs| post(plain, wrs));
-    table.row("nothing: the call itself", bare[0]);
-    let counted = [1, 16, 64].map(|wrs| post(tapped, wrs) - post(plain, wrs));
+    let chains = [1, 16, 64].map(Chain::side_by_side);
+    let [one, _, _] = &chains;
+    let apart = Chain::apart(64);
+    table.row("nothing: the call itself", post(plain, one));
+    // What the tap takes is no part of what the probe at its site does.
+    let at_site = |chain: &Chain| post(tapped, chain) - post(plain, chain);
+    let counted = chains.each_ref().map(at_site);
     table.row("the tap, unprobed", counted[0]);
     table.row("  its count of a chain of 16", counted[1]);
     table.row("  its count of a chain of 64", counted[2]);
-    // What the tap takes is no part of what the probe at its site does.
-    let at_site = |wrs: usize| post(tapped, wrs) - post(plain, wrs);
+    let counted_apart = at_site(&apart);
     {
         let _probe = at.probe("site_posted", site, false, TAP)?;
         tap.ask(Rates::one_in([6; 4]));
-        table.row("the tap, one in 64 at its probed site", at_site(1));
+        table.row("the tap, one in 64 at its probed site", at_site(one));
         tap.ask(Rates::ALL);
-        table.row("digested site, every call", at_site(1) - counted[0]);
+        table.row("digested site, every call", at_site(one) - counted[0]);
     }
     let mut walked = [0.0; 3];
     {
         let _probe = at.probe("site_posted", site, false, TAP | WALKS)?;
-        for (n, wrs) in [1, 16, 64].into_iter().enumerate() {
-            walked[n] = at_site(wrs) - counted[n];
-            table.row(&format!("walked chain of {wrs}, at the site"), walked[n]);
+        for (n, chain) in chains.iter().enumerate() {
+            walked[n] = at_site(chain) - counted[n];
+            table.row(&format!("walked chain of {}, at the site", chain.wrs), walked[n]);
         }
+        table.row("  of 64 that do not lie side by side", at_site(&apart) - counted_apart);
     }
     let symbol = format!("{}:verbs_tap_posted", fake::library().display());
-    let bare_count = bpftrace(&symbol, "@ = count();", || at_site(1), counted[0])?;
+    let bare_count = bpftrace(&symbol, "@ = count();", || at_site(one), counted[0])?;
     table.row("bpftrace at the site: @ = count()", bare_count);
     let same_question =
         "@n[arg0] = count(); @wrs[arg0] = sum(arg1); @bytes[arg0] = sum(arg2); @flags[arg0, arg3] = count();";
-    let same = bpftrace(&symbol, same_question, || at_site(1), counted[0])?;
+    let same = bpftrace(&symbol, same_question, || at_site(one), counted[0])?;
     table.row("bpftrace at the site: calls, WRs, bytes, flags by QP", same);
     tap.ask(Rates::NONE);
 
     let function = |f: PostSend| {
-        let call = move |wrs| time_chain(wrs, |first| f(black_box(0x1000), first, 0));
+        let call = move |chain: &Chain| time(|| f(black_box(0x1000), chain.first(), 0));
         (f as usize, call)
     };
     let (push, call_push) = function(push_first);
     let (lea, call_lea) = function(lea_first);
-    let (push_bare, lea_bare) = (call_push(1), call_lea(1));
+    let (push_bare, lea_bare) = (call_push(one), call_lea(one));
     {
         let _entry = at.probe("post_send_enter", push, false, 0)?;
-        for wrs in [1, 16, 64] {
-            table.row(&format!("emulated entry, chain of {wrs}"), call_push(wrs) - push_bare);
+        for chain in &chains {
+            table.row(&format!("emulated entry, chain of {}", chain.wrs), call_push(chain) - push_bare);
         }
+        table.row("  of 64 that do not lie side by side", call_push(&apart) - push_bare);
         let _leave = at.probe("post_send_leave", push, true, 0)?;
-        table.row("  with its return", call_push(1) - push_bare);
+        table.row("  chain of 1, with its return", call_push(one) - push_bare);
     }
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let at_function = |name: &str| format!("{}:{name}", own.display());
-    let emulated = bpftrace(&at_function("bench_push_first"), "@ = count();", || call_push(1), push_bare)?;
+    let emulated = bpftrace(&at_function("bench_push_first"), "@ = count();", || call_push(one), push_bare)?;
     table.row("bpftrace at the emulated entry: @ = count()", emulated);
     {
         let _entry = at.probe("post_send_enter", lea, false, 0)?;
-        table.row("single-stepped entry, chain of 1", call_lea(1) - lea_bare);
+        table.row("single-stepped entry, chain of 1", call_lea(one) - lea_bare);
     }
-    let stepped = bpftrace(&at_function("bench_lea_first"), "@ = count();", || call_lea(1), lea_bare)?;
+    let stepped = bpftrace(&at_function("bench_lea_first"), "@ = count();", || call_lea(one), lea_bare)?;
     table.row("bpftrace at the single-stepped entry: @ = count()", stepped);
 
     table.print(bare_count);
@@ -185,23 +192,88 @@ impl Drop for Stopped {
     }
 }
 
-/// Nanoseconds of a post of so many work requests, the last one signalled.
-fn post(qp: &'static FakeQp, wrs: usize) -> f64 {
-    time_chain(wrs, |first| {
+/// `struct ibv_send_wr`, whole.
+#[repr(C)]
+struct WholeWr {
+    start: SendWr,
+    remote_addr: u64,
+    rest: [u64; 10],
+}
+
+const _: () = assert!(size_of::<WholeWr>() == 128);
+
+/// A chain of work requests as programs keep them, each with a buffer of its own; the last one is signalled.
+struct Chain {
+    wrs: usize,
+    /// A work request at each of these.
+    places: Vec<WholeWr>,
+    _buffers: Vec<Sge>,
+}
+
+impl Chain {
+    /// In one array.
+    fn side_by_side(wrs: usize) -> Self {
+        Self::new(wrs, 1)
+    }
+
+    /// Each with something else behind it.
+    fn apart(wrs: usize) -> Self {
+        Self::new(wrs, 2)
+    }
+
+    fn new(wrs: usize, step: usize) -> Self {
+        const BYTES: u32 = 64;
+        let buffer = |n: usize| n as u64 * u64::from(BYTES);
+        let mut buffers: Vec<Sge> =
+            (0..wrs).map(|n| Sge { addr: 0x1000 + buffer(n), length: BYTES, lkey: 1 }).collect();
+        let list = buffers.as_mut_ptr();
+        let place = |place: usize| WholeWr {
+            start: SendWr {
+                wr_id: place as u64,
+                next: ptr::null_mut(),
+                sg_list: unsafe { list.add(place / step) },
+                num_sge: 1,
+                opcode: opcode::RDMA_WRITE,
+                send_flags: if place / step + 1 == wrs { SEND_SIGNALED } else { 0 },
+            },
+            remote_addr: 0x10_0000 + buffer(place / step),
+            rest: [0; 10],
+        };
+        let mut places: Vec<WholeWr> = (0..wrs * step).map(place).collect();
+        let at = places.as_mut_ptr();
+        for n in 1..wrs {
+            places[(n - 1) * step].start.next = unsafe { at.add(n * step) }.cast();
+        }
+        Self { wrs, places, _buffers: buffers }
+    }
+
+    fn first(&self) -> *const SendWr {
+        black_box(self.places.as_ptr().cast())
+    }
+}
+
+/// Nanoseconds of a post of a chain.
+fn post(qp: &'static FakeQp, chain: &Chain) -> f64 {
+    time(|| {
         let mut bad = ptr::null_mut();
-        qp.post_send(first, &mut bad)
+        qp.post_send(chain.first(), &mut bad)
     })
 }
 
-fn time_chain<T>(wrs: usize, call: impl Fn(*const SendWr) -> T) -> f64 {
-    let (chained, _sge) = chain(wrs, 64, |n| if n + 1 == wrs { fake::abi::SEND_SIGNALED } else { 0 });
-    let round = |_| {
+/// Nanoseconds of a call.
+fn time<T>(call: impl Fn() -> T) -> f64 {
+    let of = |calls: u32| {
         let start = Instant::now();
-        for _ in 0..CALLS {
-            black_box(call(black_box(chained.as_ptr())));
+        for _ in 0..calls {
+            black_box(call());
         }
-        start.elapsed().as_nanos() as f64 / f64::from(CALLS)
+        start.elapsed()
     };
+    let mut calls = 1;
+    while of(calls) < ROUND {
+        calls *= 2;
+    }
+    let round = |_| of(calls).as_nanos() as f64 / f64::from(calls);
     let mut rounds: Vec<f64> = (0..ROUNDS).map(round).collect();
     rounds.sort_by(f64::total_cmp);
     rounds[ROUNDS / 2]
@@ -231,7 +303,7 @@ impl Table {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         println!("kernel {}, load {}", kernel.trim(), load.trim());
         println!(
-            "ns a call, median of {ROUNDS} rounds of {CALLS}; in the last column, of bpftrace's count() at the same site"
+            "ns a call, median of {ROUNDS} rounds of {ROUND:?}; in the last column, of bpftrace's count() at the same site"
         );
         Self { rows: Vec::new() }
     }
