@@ -2,7 +2,8 @@
 //! kernel waits about 80 ms for each.
 //!
 //! The kernel wants such programs loaded for this way of attaching, which aya does not offer: the object is parsed a
-//! second time, bound to the maps that aya has made, and loaded here.
+//! second time, bound to the maps that aya has made, and loaded here, with its types: of programs that hand functions of
+//! theirs to the kernel (`bpf_loop`) it wants to know which these are.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -12,18 +13,30 @@ use std::thread;
 
 use aya::Ebpf;
 use aya_obj::Object;
+use aya_obj::generated::bpf_func_info;
 
 use super::perf::Link;
 use super::program::{LibrarySet, Pair};
 use super::{AttachError, LoadError};
 
 const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_BTF_LOAD: libc::c_int = 18;
 const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
 
-/// `union bpf_attr` for `BPF_PROG_LOAD`, up to `expected_attach_type`.
+/// `union bpf_attr` for `BPF_BTF_LOAD`.
+#[repr(C)]
+#[derive(Default)]
+struct TypesAttr {
+    btf: u64,
+    log_buf: u64,
+    btf_size: u32,
+    log_size: u32,
+}
+
+/// `union bpf_attr` for `BPF_PROG_LOAD`, up to `func_info_cnt`.
 #[repr(C)]
 #[derive(Default)]
 struct LoadAttr {
@@ -39,6 +52,11 @@ struct LoadAttr {
     prog_name: [u8; 16],
     prog_ifindex: u32,
     expected_attach_type: u32,
+    prog_btf_fd: u32,
+    func_info_rec_size: u32,
+    func_info: u64,
+    func_info_cnt: u32,
+    zero: u32,
 }
 
 /// `union bpf_attr` for `BPF_LINK_CREATE` of many uprobes.
@@ -60,7 +78,11 @@ struct LinkCreateAttr {
 }
 
 /// An object whose programs can be loaded for attaching to many places.
-pub struct Many(Object);
+pub struct Many {
+    object: Object,
+    /// Its types, where the kernel took them.
+    types: Option<OwnedFd>,
+}
 
 impl std::fmt::Debug for Many {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -74,7 +96,7 @@ impl Many {
     /// # Errors
     /// [`LoadError::Broken`] with the kernel's answer.
     pub fn load(&self, name: &str) -> Result<OwnedFd, LoadError> {
-        load_program(&self.0, name)
+        load_program(&self.object, self.types.as_ref(), name)
     }
 }
 
@@ -85,6 +107,7 @@ impl Many {
 pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<(LibrarySet, Many), LoadError> {
     let broken = |what: &dyn std::fmt::Display| LoadError::Broken(what.to_string());
     let mut parsed = Object::parse(object).map_err(|error| broken(&error))?;
+    let types = load_types(&mut parsed);
     let mut bound = Vec::new();
     for (name, map) in parsed.maps.clone() {
         let made = ebpf.map(&name).ok_or_else(|| broken(&format!("no map '{name}'")))?;
@@ -95,20 +118,21 @@ pub fn load(object: &[u8], ebpf: &Ebpf) -> Result<(LibrarySet, Many), LoadError>
         .relocate_maps(bound.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)), &text)
         .map_err(|error| broken(&error))?;
     parsed.relocate_calls(&text).map_err(|error| broken(&error))?;
-    if !is_known(load_program(&parsed, SMALL)?.as_fd()) {
+    let many = Many { object: parsed, types };
+    if !is_known(many.load(SMALL)?.as_fd()) {
         return Err(broken(&"this kernel attaches place by place"));
     }
     // The kernel takes most of the time until probes are in place to verify these: side by side.
     let load = |name: &'static str| {
-        let parsed = &parsed;
-        move || load_program(parsed, name)
+        let many = &many;
+        move || many.load(name)
     };
     let [enter, leave, exit] = thread::scope(|scope| {
         ["library_enter", "library_return", "library_exit"].map(|name| scope.spawn(load(name))).map(
             |thread| thread.join().unwrap_or_else(|_| Err(broken(&"a thread that loads a program ended"))),
         )
     });
-    Ok((LibrarySet { pair: Pair { enter: enter?, leave: leave? }, exit: exit? }, Many(parsed)))
+    Ok((LibrarySet { pair: Pair { enter: enter?, leave: leave? }, exit: exit? }, many))
 }
 
 /// A program that is verified at once.
@@ -157,7 +181,19 @@ fn fd_of(map: &aya::maps::Map) -> Option<i32> {
     Some(data.fd().as_fd().as_raw_fd())
 }
 
-fn load_program(object: &Object, name: &str) -> Result<OwnedFd, LoadError> {
+/// Hands the kernel the types of an object; `None` where it does not take them: then programs without functions of their
+/// own can still be loaded.
+fn load_types(object: &mut Object) -> Option<OwnedFd> {
+    let types = object.fixup_and_sanitize_btf(aya::features().btf()?).ok()??.to_bytes();
+    let attr = TypesAttr {
+        btf: types.as_ptr() as u64,
+        btf_size: u32::try_from(types.len()).ok()?,
+        ..TypesAttr::default()
+    };
+    bpf(BPF_BTF_LOAD, &attr).ok()
+}
+
+fn load_program(object: &Object, types: Option<&OwnedFd>, name: &str) -> Result<OwnedFd, LoadError> {
     let broken = |what: String| LoadError::Broken(what);
     let program = object.programs.get(name).ok_or_else(|| broken(format!("no program '{name}'")))?;
     let function = object
@@ -169,7 +205,12 @@ fn load_program(object: &Object, name: &str) -> Result<OwnedFd, LoadError> {
     for (to, from) in prog_name.iter_mut().take(15).zip(name.bytes()) {
         *to = from;
     }
+    let functions = types.map(|types| (types, &function.func_info.func_info));
     let attr = LoadAttr {
+        prog_btf_fd: functions.map_or(0, |(types, _)| types.as_raw_fd().cast_unsigned()),
+        func_info_rec_size: functions.map_or(0, |_| size_of::<bpf_func_info>() as u32),
+        func_info: functions.map_or(0, |(_, all)| all.as_ptr() as u64),
+        func_info_cnt: functions.map_or(0, |(_, all)| u32::try_from(all.len()).unwrap_or(0)),
         prog_type: BPF_PROG_TYPE_KPROBE,
         insn_cnt: u32::try_from(function.instructions.len()).unwrap_or(u32::MAX),
         insns: function.instructions.as_ptr() as u64,
