@@ -144,8 +144,8 @@ pub mod detail {
     pub const MOST_OUTSTANDING: usize = 13;
     /// Of a queue pair that is gone: [`super::Ring::unmatched`].
     pub const UNMATCHED: usize = 14;
-    /// Calls (posts, or polls) that were looked at. The counts stand for all.
-    pub const LOOKED_AT: usize = 15;
+    /// Calls (posts, or polls) that are counted and were not looked at: others stand for them.
+    pub const UNSEEN_CALLS: usize = 15;
     /// Variance of what the counts of calls estimate, where the calls looked at were drawn by chance: the sum of
     /// w (w − 1) over them, each standing for w.
     pub const CALL_VARIANCE: usize = 16;
@@ -159,7 +159,7 @@ pub mod detail {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ObjectCounters {
-    /// See [`qp`] and [`cq`].
+    /// See [`qp`] and [`cq`]; of a queue pair, without what [`Self::counts`] adds.
     pub counters: [u64; COUNTERS],
     /// Send work requests by size; see [`SIZES`].
     pub sizes: [u64; SIZES],
@@ -183,6 +183,27 @@ pub struct ObjectCounters {
     pub granted: Granted,
     /// The batch of the extended API in progress.
     pub batch: Batch,
+}
+
+impl ObjectCounters {
+    /// The counters, whole.
+    ///
+    /// An atomic addition is a good part of what a digest costs. So the programs do not add up what follows from other
+    /// counters: work requests are counted by opcode, and only those whose opcode is not told in [`qp::WRS`] itself;
+    /// scatter/gather entries are counted beyond one for each work request.
+    pub fn counts(&self, object_kind: u32) -> [u64; COUNTERS] {
+        let mut all = self.counters;
+        if object_kind == kind::CQ {
+            return all;
+        }
+        // A difference is less than nothing where requests have no entries. Read while it changes, it may be ahead.
+        let and = |n: u64, more: u64| n.saturating_add_signed(more.cast_signed());
+        let by_opcode = self.counters[qp::OPCODES..].iter().fold(0_u64, |sum, n| sum.saturating_add(*n));
+        all[qp::WRS] = and(by_opcode, self.counters[qp::WRS]);
+        all[qp::SGES] = and(all[qp::WRS], self.counters[qp::SGES]);
+        all[qp::RECV_SGES] = and(all[qp::RECV_WRS], self.counters[qp::RECV_SGES]);
+        all
+    }
 }
 
 /// What a queue pair was made with; all zeroes where that was not seen.
@@ -368,3 +389,43 @@ const _: () = assert!(
         && size_of::<Ring>() == 6 * 8 + RING * 32
         && size_of::<LatencyKey>() == 16
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(words: &[(usize, u64)]) -> ObjectCounters {
+        // SAFETY: plain numbers, for which all zeroes are valid.
+        let mut counted: ObjectCounters = unsafe { core::mem::zeroed() };
+        for (place, n) in words {
+            counted.counters[*place] = *n;
+        }
+        counted
+    }
+
+    #[test]
+    fn requests_are_those_of_all_opcodes_and_of_none_and_entries_come_on_top() {
+        let by_opcode = [(qp::OPCODES, 5), (qp::OPCODES + 4, 2), (qp::WRS, 3), (qp::SGES, 4)];
+        let counts = counted(&by_opcode).counts(kind::QP);
+        assert_eq!((counts[qp::WRS], counts[qp::SGES], counts[qp::OPCODES]), (10, 14, 5));
+        let received = counted(&[(qp::RECV_WRS, 7), (qp::RECV_SGES, 1)]).counts(kind::SRQ);
+        assert_eq!((received[qp::RECV_WRS], received[qp::RECV_SGES]), (7, 8));
+    }
+
+    #[test]
+    fn requests_without_entries_and_what_is_taken_back_make_no_giants() {
+        let minus = |n: u64| n.wrapping_neg();
+        let counts = counted(&[(qp::OPCODES, 5), (qp::SGES, minus(5))]).counts(kind::QP);
+        assert_eq!((counts[qp::WRS], counts[qp::SGES]), (5, 0));
+        // Read between two additions.
+        let counts =
+            counted(&[(qp::OPCODES, 1), (qp::WRS, minus(2)), (qp::RECV_SGES, minus(1))]).counts(kind::QP);
+        assert_eq!((counts[qp::WRS], counts[qp::SGES], counts[qp::RECV_SGES]), (0, 0, 0));
+    }
+
+    #[test]
+    fn counters_of_a_completion_queue_are_what_they_are() {
+        let all = counted(&[(cq::POLLS, 9), (cq::STATUSES + 9, 4)]);
+        assert_eq!(all.counts(kind::CQ), all.counters);
+    }
+}

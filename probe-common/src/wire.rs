@@ -30,8 +30,8 @@ pub struct Target {
 pub struct Spent {
     /// Hits by [`hits`].
     pub hits: [u64; hits::COUNT],
-    /// Operations these stand for.
-    pub operations: [u64; hits::COUNT],
+    /// Calls of functions of a provider that the hits there stand for.
+    pub operations: u64,
     /// Time in the programs beyond what any hit costs, in ns: estimated from one hit in [`hits::TIMED`].
     pub program_ns: u64,
 }

@@ -31,7 +31,7 @@ fn argument(ctx: &ProbeContext, n: usize) -> u64 {
 
 #[inline(always)]
 fn counters(ctx: &ProbeContext) -> Option<(Subject, Meter, *mut ObjectCounters)> {
-    let (subject, meter) = meter::hit(hits::FUNCTIONS, 0)?;
+    let (subject, meter) = meter::hit(hits::FUNCTIONS)?;
     let counters = data::counters(subject, kind::QP, argument(ctx, 0), source::FUNCTION)?;
     Some((subject, meter, counters))
 }
@@ -147,6 +147,7 @@ pub fn complete_enter(ctx: &ProbeContext) {
         return;
     }
     data::add(counters, qp::POST_CALLS, weight);
+    data::stands_for(counters, weight);
     add(counters, weight);
     follow_run(counters);
     let object = argument(ctx, 0);
@@ -163,7 +164,7 @@ pub fn complete_enter(ctx: &ProbeContext) {
 /// Return of `wr_complete`: when it fails, nothing was posted.
 #[inline(always)]
 pub fn complete_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
     let Some(thread) = data::thread(subject, false) else { return };
     // SAFETY: this thread's own memory.
     let (object, weight) = unsafe { (core::mem::take(&mut (*thread).post.object), (*thread).post.weight) };
@@ -200,11 +201,10 @@ fn add(counters: *mut ObjectCounters, sign: u64) {
         batch.open = 0;
         let (entries, signalled, inline) = (batch.entries, batch.signalled, batch.inline);
         let (bytes, sges, cut) = (batch.bytes, batch.sges, batch.cut);
-        data::add(counters, qp::WRS, entries.wrapping_mul(sign));
         data::add(counters, qp::SIGNALLED, signalled.wrapping_mul(sign));
         data::add(counters, qp::INLINE, inline.wrapping_mul(sign));
         data::add(counters, qp::BYTES, bytes.wrapping_mul(sign));
-        data::add(counters, qp::SGES, sges.wrapping_mul(sign));
+        data::add(counters, qp::SGES, sges.wrapping_sub(entries).wrapping_mul(sign));
         if sign >> 63 == 0 {
             data::add(counters, qp::CUT, cut.wrapping_mul(sign));
         }

@@ -1,5 +1,7 @@
 //! Counters of the data path, by object, and what a thread keeps between the entry and the return of a call.
 
+use core::mem::transmute;
+
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_ktime_get_ns;
@@ -67,7 +69,7 @@ static NEW_THREAD: Array<Thread> = Array::with_max_entries(1, 0);
 pub const NOT_FOLLOWED: u64 = u64::MAX;
 
 /// Work requests read at once.
-pub const AT_ONCE: usize = 8;
+pub const AT_ONCE: usize = 16;
 /// Completion entries read at once.
 pub const ENTRIES_AT_ONCE: usize = 16;
 
@@ -75,6 +77,14 @@ pub const ENTRIES_AT_ONCE: usize = 16;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SendWr {
+    pub start: WrStart,
+    rest: [u64; 10],
+}
+
+/// A work request up to its remote address.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct WrStart {
     pub wr_id: u64,
     pub next: u64,
     pub sg_list: u64,
@@ -83,7 +93,6 @@ pub struct SendWr {
     pub send_flags: u32,
     pub imm_data: u32,
     pub remote_addr: u64,
-    rest: [u64; 10],
 }
 
 /// `struct ibv_sge`.
@@ -122,19 +131,23 @@ pub struct Awaited {
     pub weight: u64,
 }
 
+/// What was read of the program: a thread either posts or polls.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union Copied {
+    pub wrs: [SendWr; AT_ONCE],
+    pub entries: [Wc; ENTRIES_AT_ONCE],
+}
+
 /// A thread's own memory: the stack of a program is too small for a batch of work requests, and memory per CPU would be
 /// shared with a program that preempts this one.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Thread {
-    pub wrs: [SendWr; AT_ONCE],
+    pub copied: Copied,
     pub sges: [Sge; AT_ONCE],
     /// List of one work request.
     pub list: [Sge; 4],
-    pub entries: [Wc; ENTRIES_AT_ONCE],
-    /// Work requests of the walk in progress, by opcode and by size; zeroes between walks.
-    pub opcodes: [u64; 16],
-    pub sizes: [u64; SIZES],
     pub post: Awaited,
     pub poll: Awaited,
     /// When it last found completion entries, if it has not posted since.
@@ -144,17 +157,28 @@ pub struct Thread {
     pub reading: Reading,
 }
 
+/// The key of an object that lives.
+///
+/// Keys are written word by word, for so tables read them: a processor waits where it reads in one what was written in
+/// several.
+#[inline(always)]
+fn object_key(subject: Subject, object_kind: u32, address: u64, by: u16) -> ObjectKey {
+    let last = subject.tgid() as u64 | (object_kind as u64 & 0xffff) << 32 | (by as u64) << 48;
+    // SAFETY: as long as the words, without padding; this target is little-endian.
+    unsafe { transmute([subject.start_ns, address, 0, last]) }
+}
+
+/// The key of a queue pair's work requests under way; see [`object_key`].
+#[inline(always)]
+fn ring_key(subject: Subject, number: u32) -> RingKey {
+    // SAFETY: as above.
+    unsafe { transmute([subject.start_ns, subject.tgid() as u64 | (number as u64) << 32]) }
+}
+
 /// The counters of an object; made at first use, and `None` (counted) when the table is full.
 #[inline(always)]
 pub fn counters(subject: Subject, object_kind: u32, address: u64, by: u16) -> Option<*mut ObjectCounters> {
-    let key = ObjectKey {
-        start_ns: subject.start_ns,
-        address,
-        ended_ns: 0,
-        tgid: subject.tgid(),
-        kind: object_kind as u16,
-        source: by,
-    };
+    let key = object_key(subject, object_kind, address, by);
     if let Some(found) = DATA_PATH.get_ptr_mut(&key) {
         return Some(found);
     }
@@ -215,7 +239,7 @@ pub fn ring(
 ) -> Option<*mut Ring> {
     // SAFETY: a live map value.
     let number = unsafe { (*counters).number };
-    let key = RingKey { start_ns: subject.start_ns, tgid: subject.tgid(), number };
+    let key = ring_key(subject, number);
     if weight != 1 && !signalled {
         // It has no completion entry of its own.
         return NO_RING.get_ptr_mut(0);
@@ -255,7 +279,7 @@ pub fn ring(
 /// A completion entry of a send was reaped: tells the latency of its work request, which is the oldest one.
 #[inline(always)]
 pub fn reaped(subject: Subject, number: u32, wr_id: u64, now: u64) {
-    let key = RingKey { start_ns: subject.start_ns, tgid: subject.tgid(), number };
+    let key = ring_key(subject, number);
     let Some(ring) = RINGS.get_ptr_mut(&key) else { return };
     // SAFETY: a live map value; the entry's place is within bounds.
     unsafe {
@@ -294,12 +318,22 @@ pub fn reaped(subject: Subject, number: u32, wr_id: u64, now: u64) {
 #[inline(always)]
 pub fn latency(subject: Subject, class: u16, ns: u64) {
     let bucket = histogram::bucket(ns);
-    let key = LatencyKey { start_ns: subject.start_ns, tgid: subject.tgid(), class, bucket };
-    if LATENCIES.get_ptr_mut(&key).is_none() {
-        let _ = LATENCIES.insert(&key, &0, BPF_NOEXIST as u64);
+    let last = subject.tgid() as u64 | (class as u64) << 32 | (bucket as u64) << 48;
+    // SAFETY: see `object_key`.
+    let key: LatencyKey = unsafe { transmute([subject.start_ns, last]) };
+    add_at(&LATENCIES, &key, 1);
+}
+
+/// Adds to an entry of a table, which is made at first use.
+#[inline(always)]
+fn add_at<K>(table: &HashMap<K, u64>, key: &K, n: u64) {
+    if let Some(found) = table.get_ptr_mut(key) {
+        return count::add(found, n);
     }
-    match LATENCIES.get_ptr_mut(&key) {
-        Some(found) => count::add(found, 1),
+    // Two threads may come here at once: the second insertion fails and finds the first one's entry.
+    let _ = table.insert(key, &0, BPF_NOEXIST as u64);
+    match table.get_ptr_mut(key) {
+        Some(found) => count::add(found, n),
         None => count::lose(Loss::Uncounted),
     }
 }
@@ -309,20 +343,13 @@ pub fn latency(subject: Subject, class: u16, ns: u64) {
 pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
     let mut by = source::TAP;
     while by <= source::FUNCTION {
-        let mut key = ObjectKey {
-            start_ns: subject.start_ns,
-            address,
-            ended_ns: 0,
-            tgid: subject.tgid(),
-            kind: object_kind as u16,
-            source: by,
-        };
+        let mut key = object_key(subject, object_kind, address, by);
         if let Some(found) = DATA_PATH.get_ptr_mut(&key) {
             let living = key;
             if object_kind == kind::QP {
                 // SAFETY: a live map value.
                 let number = unsafe { (*found).number };
-                let key = RingKey { start_ns: subject.start_ns, tgid: subject.tgid(), number };
+                let key = ring_key(subject, number);
                 if let Some(ring) = RINGS.get_ptr_mut(&key) {
                     // SAFETY: live map values.
                     unsafe { (*found).details[detail::UNMATCHED] = (*ring).unmatched };
@@ -349,13 +376,7 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
 #[inline(always)]
 pub fn failed(subject: Subject, number: u32, what: u32, code: u32, weight: u64) {
     let key = FailureKey { start_ns: subject.start_ns, tgid: subject.tgid(), number, what, code };
-    if FAILURES.get_ptr_mut(&key).is_none() {
-        let _ = FAILURES.insert(&key, &0, BPF_NOEXIST as u64);
-    }
-    match FAILURES.get_ptr_mut(&key) {
-        Some(found) => count::add(found, weight),
-        None => count::lose(Loss::Uncounted),
-    }
+    add_at(&FAILURES, &key, weight);
 }
 
 /// Adds to a counter.
@@ -376,21 +397,39 @@ pub fn add_detail(counters: *mut ObjectCounters, place: usize, n: u64) {
     }
 }
 
-/// Notes that a call with `n` work requests or completion entries was looked at, drawn by chance to stand for `weight`.
+/// Adds to a [`detail`] that is approximate anyhow where several threads post at once: then one of two may be lost, and
+/// no atomic addition is needed.
+#[inline(always)]
+pub fn add_loosely(counters: *mut ObjectCounters, place: usize, n: u64) {
+    if n != 0 && place < detail::COUNT {
+        // SAFETY: within the map value.
+        unsafe {
+            let word = (&raw mut (*counters).details).cast::<u64>().add(place);
+            *word = (*word).wrapping_add(n);
+        }
+    }
+}
+
+/// Notes that a call stands for `weight`, itself included.
+#[inline(always)]
+pub fn stands_for(counters: *mut ObjectCounters, weight: u64) {
+    add_detail(counters, detail::UNSEEN_CALLS, weight.wrapping_sub(1));
+}
+
+/// Notes that a call with `n` work requests or completion entries was drawn by chance to stand for `weight`.
 #[inline(always)]
 pub fn drawn(counters: *mut ObjectCounters, weight: u64, n: u64) {
-    add_detail(counters, detail::LOOKED_AT, 1);
     if weight > 1 {
+        stands_for(counters, weight);
         let variance = weight.wrapping_mul(weight - 1);
         add_detail(counters, detail::CALL_VARIANCE, variance);
         add_detail(counters, detail::VARIANCE, variance.wrapping_mul(n).wrapping_mul(n));
     }
 }
 
-/// A call in a slice of time was looked at; in another slice than the one before, nothing is known of what went before.
+/// A call in a slice of time: in another slice than the one before, nothing is known of what went before.
 #[inline(always)]
 pub fn in_slice(counters: *mut ObjectCounters, number: u32) {
-    add_detail(counters, detail::LOOKED_AT, 1);
     // SAFETY: a live map value.
     unsafe {
         if (*counters).slice != number {
@@ -399,6 +438,14 @@ pub fn in_slice(counters: *mut ObjectCounters, number: u32) {
             (*counters).last = [0; 4];
         }
     }
+}
+
+/// Adds work requests of an opcode: they are in no other count of all ([`ObjectCounters::counts`]).
+#[inline(always)]
+pub fn add_opcode(counters: *mut ObjectCounters, opcode: u64, n: u64) {
+    let place = bounded::<15>(opcode);
+    // SAFETY: within the map value.
+    count::add(unsafe { (&raw mut (*counters).counters).cast::<u64>().add(qp::OPCODES).add(place) }, n);
 }
 
 /// Adds to the work requests of a size.

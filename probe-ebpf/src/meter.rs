@@ -26,13 +26,13 @@ pub struct Meter {
     began_ns: u64,
 }
 
-/// Begins a hit of a kind of [`hits`] that stands for so many operations. `None` where the process is not watched.
+/// Begins a hit of a kind of [`hits`]. `None` where the process is not watched.
 ///
 /// A target is taken at its word that it began when the table says, which saves two readings of the kernel's memory at
 /// each of millions of calls. A pid that another process gets before the profiler has noticed the end of the first is
 /// the price.
 #[inline(always)]
-pub fn hit(kind: usize, operations: u64) -> Option<(Subject, Meter)> {
+pub fn hit(kind: usize) -> Option<(Subject, Meter)> {
     let pid_tgid = bpf_get_current_pid_tgid();
     let (subject, target) = if WHOLE_HOST.load() != 0 {
         let subject = subject::watched()?;
@@ -47,9 +47,6 @@ pub fn hit(kind: usize, operations: u64) -> Option<(Subject, Meter)> {
         let spent = &raw mut (*target).spent;
         let hits = (&raw mut (*spent).hits).cast::<u64>().add(kind);
         count::add(hits, 1);
-        if operations != 0 {
-            count::add((&raw mut (*spent).operations).cast::<u64>().add(kind), operations);
-        }
         let is_timed = *hits % hits::TIMED == 0;
         let began_ns = if is_timed { bpf_ktime_get_ns() } else { 0 };
         Some((subject, Meter { spent, began_ns }))
@@ -62,7 +59,7 @@ fn of_host(subject: Subject) -> Option<*mut Target> {
     if let Some(found) = TARGETS.get_ptr_mut(&subject.tgid()) {
         return Some(found);
     }
-    let spent = Spent { hits: [0; hits::COUNT], operations: [0; hits::COUNT], program_ns: 0 };
+    let spent = Spent { hits: [0; hits::COUNT], operations: 0, program_ns: 0 };
     let _ = TARGETS.insert(&subject.tgid(), &Target { start_ns: subject.start_ns, spent }, 0);
     let found = TARGETS.get_ptr_mut(&subject.tgid());
     if found.is_none() {
@@ -75,10 +72,8 @@ impl Meter {
     /// Notes that a function's call stands for so many.
     #[inline(always)]
     pub fn operations(self, n: u64) {
-        // SAFETY: a live map value; the place is within bounds.
-        unsafe {
-            count::add((&raw mut (*self.spent).operations).cast::<u64>().add(hits::FUNCTIONS), n);
-        }
+        // SAFETY: a live map value.
+        count::add(unsafe { &raw mut (*self.spent).operations }, n);
     }
 
     /// Ends the hit.

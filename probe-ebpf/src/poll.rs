@@ -6,7 +6,7 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{ObjectCounters, cq, detail, failure, kind, source};
+use probe_common::counters::{ObjectCounters, cq, failure, kind, source};
 use probe_common::site::{MOST_EXPONENT, Stream};
 use probe_common::wire::hits;
 
@@ -34,7 +34,7 @@ pub fn site(ctx: &ProbeContext) {
     let (n, wc) = (argument(1) as i64, argument(2));
     let weight = 1u64 << (argument(3) as u32 & MOST_EXPONENT);
     let stream = if n == 0 { Stream::Empty } else { Stream::Finds };
-    let Some((subject, meter)) = meter::hit(stream as usize, weight) else { return };
+    let Some((subject, meter)) = meter::hit(stream as usize) else { return };
     // SAFETY: the context is the kernel's own.
     let by = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
     if let Some(counters) = data::counters(subject, kind::CQ, argument(0), by) {
@@ -49,7 +49,7 @@ pub fn site(ctx: &ProbeContext) {
 /// Entry of `poll_cq(cq, n, wc)`, `start_poll(cq, attributes)` or `next_poll(cq)`.
 #[inline(always)]
 pub fn enter(ctx: &ProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS, 0) else { return };
+    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
     let Some((weight, _)) = meter::slice() else { return };
     meter.operations(weight);
     let Some(thread) = data::thread(subject, true) else { return };
@@ -62,10 +62,10 @@ pub fn enter(ctx: &ProbeContext) {
 /// Return of `poll_cq`.
 #[inline(always)]
 pub fn leave(ctx: &RetProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((subject, meter)) = meter::hit(hits::RETURNS) else { return };
     if let Some((call, thread, counters)) = awaited_poll(subject) {
         let n = (ctx.ret::<u64>() as i32).into();
-        data::add_detail(counters, detail::LOOKED_AT, 1);
+        data::stands_for(counters, call.weight);
         polled(subject, counters, Some(thread), n, call.first, call.weight);
     }
     meter.end();
@@ -74,11 +74,11 @@ pub fn leave(ctx: &RetProbeContext) {
 /// Return of `start_poll`.
 #[inline(always)]
 pub fn start_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
     let Some((call, _, counters)) = awaited_poll(subject) else { return };
     let result = ctx.ret::<u64>() as i32;
     data::add(counters, cq::POLLS, call.weight);
-    data::add_detail(counters, detail::LOOKED_AT, 1);
+    data::stands_for(counters, call.weight);
     if result == 0 {
         // SAFETY: a live map value; until `end_poll` the queue belongs to this thread.
         unsafe { (*counters).batch.entries = 0 };
@@ -93,7 +93,7 @@ pub fn start_leave(ctx: &RetProbeContext) {
 /// Return of `next_poll`.
 #[inline(always)]
 pub fn next_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
     let Some((call, _, counters)) = awaited_poll(subject) else { return };
     if ctx.ret::<u64>() as i32 == 0 {
         another(subject, counters, call);
@@ -108,12 +108,12 @@ pub fn notify(ctx: &ProbeContext) {
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
     // Sites tell of every one of these: they are no operations that could be told more seldom.
     if cookie != 0 {
-        if let Some((subject, _)) = meter::hit(Stream::Finds as usize, 0) {
+        if let Some((subject, _)) = meter::hit(Stream::Finds as usize) {
             notified(subject, object, cookie, 1);
         }
         return;
     }
-    if let Some((subject, _)) = meter::hit(hits::FUNCTIONS, 0)
+    if let Some((subject, _)) = meter::hit(hits::FUNCTIONS)
         && let Some((weight, _)) = meter::slice()
     {
         notified(subject, object, source::FUNCTION, weight);
@@ -249,7 +249,7 @@ extern "C" fn entries(_index: u32, context: *mut Context) -> i64 {
         let n = if left > ENTRIES_AT_ONCE as u64 { ENTRIES_AT_ONCE as u64 } else { left };
         let bytes = (n * WC_BYTES) as u32 & 0x3ff;
         let room = size_of::<[Wc; ENTRIES_AT_ONCE]>() as u32;
-        let into = (&raw mut (*thread).entries).cast::<c_void>();
+        let into = (&raw mut (*thread).copied).cast::<c_void>();
         if bytes == 0 || bytes > room || bpf_probe_read_user(into, bytes, reading.at as *const c_void) != 0 {
             return 1;
         }
@@ -267,7 +267,7 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
         let context = &*context;
         let thread = context.thread;
         let place = bounded::<15>(index as u64);
-        let entry = &*(&raw const (*thread).entries).cast::<Wc>().add(place);
+        let entry = &*(&raw const (*thread).copied).cast::<Wc>().add(place);
         if entry.status != 0 {
             let weight = (*thread).reading.weight;
             count_status(

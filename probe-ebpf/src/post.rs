@@ -14,7 +14,7 @@ use crate::data::{self, Awaited, Sge, Thread};
 use crate::meter;
 use crate::subject::Subject;
 use crate::user::{clear, read, word};
-use crate::walk;
+use crate::walk::{self, Chain};
 
 /// `…_posted(queue, n_wr, bytes, flags, n_sge, wr)`.
 #[inline(always)]
@@ -32,10 +32,7 @@ pub fn site_failed(ctx: &ProbeContext) {
 fn digest(ctx: &ProbeContext, failed: bool) {
     let flags = Flags(ctx.arg::<u64>(3).unwrap_or(0));
     let weight = 1u64 << flags.exponent();
-    let operations = if failed { 0 } else { weight };
-    let Some((subject, meter)) = meter::hit(Stream::of_post(flags.signalled()) as usize, operations) else {
-        return;
-    };
+    let Some((subject, meter)) = meter::hit(Stream::of_post(flags.signalled()) as usize) else { return };
     count_digest(ctx, subject, flags, weight, failed);
     meter.end();
 }
@@ -69,53 +66,85 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64,
         data::add(counters, if failed { qp::RECV_FAILED } else { qp::RECV_CALLS }, weight);
         data::add(counters, qp::RECV_WRS, sign(n));
         data::add(counters, qp::RECV_BYTES, sign(bytes));
-        data::add(counters, qp::RECV_SGES, sign(sges));
+        data::add(counters, qp::RECV_SGES, sign(sges.wrapping_sub(n)));
         return;
     }
     data::add(counters, if failed { qp::POST_FAILED } else { qp::POST_CALLS }, weight);
-    data::add(counters, qp::WRS, sign(n));
     data::add(counters, qp::BYTES, sign(bytes));
-    data::add(counters, qp::SGES, sign(sges));
+    data::add(counters, qp::SGES, sign(sges.wrapping_sub(n)));
     // What the digest of a failure packs into its flags is the whole call's where nothing is to be subtracted.
     if failed && n == 0 {
         return;
     }
     data::add(counters, qp::SIGNALLED, sign(flags.signalled()));
     data::add(counters, qp::INLINE, sign(flags.inline()));
+    // With several opcodes in one chain the digest does not say how many there are of each.
     let opcodes = flags.opcodes();
     let one_kind = opcodes != 0 && opcodes & opcodes.wrapping_sub(1) == 0;
     if one_kind {
-        data::add(counters, qp::OPCODES + lowest_bit(opcodes), sign(n));
+        data::add_opcode(counters, lowest_bit(opcodes), sign(n));
     }
-    if failed {
-        return;
+    let mut by_opcode = if one_kind { n } else { 0 };
+    if !failed {
+        data::note_thread(counters, subject);
+        let first = argument(5);
+        let looks = if cookie >> 16 & 1 != 0 { first } else { 0 };
+        let sends = Sends { subject, counters, weight, n, signalled: flags.signalled() };
+        by_opcode = by_opcode.wrapping_add(sends.follow(looks, !one_kind));
     }
-    data::note_thread(counters, subject);
-    let first = argument(5);
-    let walks = first != 0 && cookie >> 16 & 1 != 0;
-    let every = weight == 1;
-    if walks
-        && let Some(thread) = data::thread(subject, true)
-        && let Some(ring) = data::ring(subject, counters, weight, flags.signalled() != 0)
-    {
-        follow_gap(thread, every, flags.signalled() != 0);
-        let now = if every { posts_at(subject, thread) } else { 0 };
-        let walk = walk::over(counters, thread, ring, first, n, now);
-        // With several opcodes in one chain the digest does not say how many there are of each.
-        walk.classify(counters, thread, weight, !one_kind);
-        walk.describe(counters, weight, every);
-        data::add(counters, qp::CUT, walk.cut().wrapping_mul(weight));
+    data::add(counters, qp::WRS, sign(n.wrapping_sub(by_opcode)));
+}
+
+/// Sends that a digest tells of.
+struct Sends {
+    subject: Subject,
+    counters: *mut ObjectCounters,
+    /// The digest stands for so many.
+    weight: u64,
+    n: u64,
+    signalled: u64,
+}
+
+impl Sends {
+    /// Looks at their chain for what the digest does not tell, if `first` is not 0. Returns how many of them it counted by
+    /// opcode, where that is wanted.
+    #[inline(always)]
+    fn follow(&self, first: u64, by_opcode: bool) -> u64 {
+        let Self { subject, counters, weight, n, signalled } = *self;
+        let every = weight == 1;
+        if first != 0
+            && let Some(thread) = data::thread(subject, true)
+            && let Some(ring) = data::ring(subject, counters, weight, signalled != 0)
+        {
+            follow_gap(thread, every, signalled != 0);
+            let now = if every { posts_at(subject, thread, makes_entries(counters, signalled)) } else { 0 };
+            let chain = Chain { first, most: n, now, sign: weight, by_opcode };
+            let walk = walk::over(counters, thread, ring, &chain);
+            walk.describe(counters, every);
+            data::add(counters, qp::CUT, walk.cut().wrapping_mul(weight));
+            if every {
+                walk::note_outstanding(counters, ring);
+                walk.follow_run(counters);
+            } else {
+                forget_run(counters);
+            }
+            let (_, all) = walk.under_way();
+            return if by_opcode { all } else { 0 };
+        }
         if every {
-            walk::note_outstanding(counters, ring);
-            walk.follow_run(counters);
+            runs_at_least(counters, n, signalled);
         } else {
             forget_run(counters);
         }
-    } else if every {
-        runs_at_least(counters, n, flags.signalled());
-    } else {
-        forget_run(counters);
+        0
     }
+}
+
+/// Whether any of so many signalled work requests, by what the program asked for, makes a completion entry.
+#[inline(always)]
+fn makes_entries(counters: *mut ObjectCounters, signalled: u64) -> bool {
+    // SAFETY: a live map value.
+    signalled != 0 || unsafe { (*counters).granted.signal_all } != 0
 }
 
 /// A gap is from what a poll found to the next post: it can be told only where every post is seen.
@@ -138,14 +167,18 @@ fn forget_run(counters: *mut ObjectCounters) {
     unsafe { (*counters).counters[qp::UNSIGNALLED_RUN] = 0 };
 }
 
-/// The time of a post; tells how long after the thread's last completion entries it comes.
+/// The time of a post, or 0 where nobody needs it; tells how long after the thread's last completion entries it comes.
 #[inline(always)]
-pub fn posts_at(subject: Subject, thread: *mut Thread) -> u64 {
+fn posts_at(subject: Subject, thread: *mut Thread, makes_entries: bool) -> u64 {
     // SAFETY: the helper has no preconditions; this thread's own memory.
     unsafe {
-        let now = bpf_ktime_get_ns();
         let reaped = (*thread).reaped_ns;
-        if reaped != 0 && reaped != data::NOT_FOLLOWED {
+        let has_reaped = reaped != 0 && reaped != data::NOT_FOLLOWED;
+        if !makes_entries && !has_reaped {
+            return 0;
+        }
+        let now = bpf_ktime_get_ns();
+        if has_reaped {
             (*thread).reaped_ns = 0;
             data::latency(subject, CQE_TO_POST, now.wrapping_sub(reaped));
         }
@@ -161,10 +194,16 @@ pub fn runs_at_least(counters: *mut ObjectCounters, n: u64, signalled: u64) {
     unsafe {
         let words = &mut (*counters).counters;
         let run = if signalled == 0 { words[qp::UNSIGNALLED_RUN].wrapping_add(n) } else { 0 };
-        let inside = n.wrapping_sub(signalled);
         let parts = signalled.wrapping_add(1);
-        // None at all where the numbers make no sense: a division by 0 would be a call that does not return.
-        let longest = if parts <= 1 { run } else { inside.wrapping_add(signalled) / parts };
+        // Divided only where there is something to be. None at all where the numbers make no sense: a division by 0 would
+        // be a call that does not return.
+        let longest = if parts <= 1 {
+            run
+        } else if n <= signalled {
+            0
+        } else {
+            n / parts
+        };
         words[qp::UNSIGNALLED_RUN] = run;
         if longest > words[qp::LONGEST_UNSIGNALLED] {
             words[qp::LONGEST_UNSIGNALLED] = longest;
@@ -174,7 +213,7 @@ pub fn runs_at_least(counters: *mut ObjectCounters, n: u64, signalled: u64) {
 
 /// Place of the only bit; this target has no instruction for it.
 #[inline(always)]
-fn lowest_bit(word: u16) -> usize {
+fn lowest_bit(word: u16) -> u64 {
     let mut n = 0;
     if word & 0xff00 != 0 {
         n += 8;
@@ -194,7 +233,7 @@ fn lowest_bit(word: u16) -> usize {
 /// Entry of `post_send(qp, wr, bad_wr)`.
 #[inline(always)]
 pub fn send_enter(ctx: &ProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS, 0) else { return };
+    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
     if let Some((weight, slice)) = meter::slice() {
         meter.operations(weight);
         send_entered(ctx, subject, weight, slice);
@@ -207,6 +246,7 @@ fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
     let (object, wr) = (ctx.arg::<u64>(0).unwrap_or(0), ctx.arg::<u64>(1).unwrap_or(0));
     let Some(counters) = data::counters(subject, kind::QP, object, source::FUNCTION) else { return };
     data::in_slice(counters, slice);
+    data::stands_for(counters, weight);
     data::add(counters, qp::POST_CALLS, weight);
     data::note_thread(counters, subject);
     let Some(thread) = data::thread(subject, true) else {
@@ -219,14 +259,14 @@ fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
     let Some(ring) = data::ring(subject, counters, weight, true) else { return };
     let every = weight == 1;
     follow_gap(thread, every, false);
-    let now = if every { posts_at(subject, thread) } else { 0 };
-    let walk = walk::over(counters, thread, ring, wr, u64::MAX, now);
+    let now = if every { posts_at(subject, thread, true) } else { 0 };
+    let chain = Chain { first: wr, most: u64::MAX, now, sign: weight, by_opcode: true };
+    let walk = walk::over(counters, thread, ring, &chain);
     if every {
         walk::note_outstanding(counters, ring);
     }
-    walk.count(counters, weight);
-    walk.classify(counters, thread, weight, true);
-    walk.describe(counters, weight, true);
+    walk.count(counters);
+    walk.describe(counters, true);
     walk.follow_run(counters);
     data::add(counters, qp::CUT, walk.cut().wrapping_mul(weight));
 }
@@ -234,7 +274,7 @@ fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
 /// Return of `post_send`: what was not posted is taken back.
 #[inline(always)]
 pub fn send_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
     let Some((call, thread)) = awaited_post(subject) else { return };
     let result = ctx.ret::<u64>() as i32;
     if result == 0 {
@@ -246,7 +286,9 @@ pub fn send_leave(ctx: &RetProbeContext) {
     let number = unsafe { (*counters).number };
     data::failed(subject, number, failure::POST, result.unsigned_abs(), call.weight);
     let Some(ring) = data::ring(subject, counters, call.weight, true) else { return };
-    let walk = walk::over(counters, thread, ring, first_unposted(&call), u64::MAX, 0);
+    let back = call.weight.wrapping_neg();
+    let chain = Chain { first: first_unposted(&call), most: u64::MAX, now: 0, sign: back, by_opcode: true };
+    let walk = walk::over(counters, thread, ring, &chain);
     // What was not posted was noted twice by now.
     let (signalled, all) = walk.under_way();
     // SAFETY: a live map value.
@@ -254,10 +296,8 @@ pub fn send_leave(ctx: &RetProbeContext) {
         (*ring).head = (*ring).head.wrapping_sub(signalled.wrapping_mul(2));
         (*ring).posted = (*ring).posted.wrapping_sub(all.wrapping_mul(2));
     }
-    let back = call.weight.wrapping_neg();
-    walk.count(counters, back);
-    walk.classify(counters, thread, back, true);
-    walk.describe(counters, back, false);
+    walk.count(counters);
+    walk.describe(counters, false);
 }
 
 /// What the current thread's post was about; once.
@@ -287,7 +327,7 @@ fn first_unposted(call: &Awaited) -> u64 {
 /// Entry of `post_recv(qp, wr, bad_wr)` or `post_srq_recv(srq, wr, bad_wr)`: which, the cookie says.
 #[inline(always)]
 pub fn receive_enter(ctx: &ProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS, 0) else { return };
+    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
     if let Some((weight, slice)) = meter::slice() {
         meter.operations(weight);
         receive_entered(ctx, subject, weight, slice);
@@ -304,6 +344,7 @@ fn receive_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32
         return;
     };
     data::in_slice(counters, slice);
+    data::stands_for(counters, weight);
     data::add(counters, qp::RECV_CALLS, weight);
     let second = ctx.arg::<u64>(2).unwrap_or(0);
     let Some(thread) = data::thread(subject, true) else {
@@ -318,7 +359,7 @@ fn receive_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32
 /// Return of either: what was not posted is taken back.
 #[inline(always)]
 pub fn receive_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS, 0) else { return };
+    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
     let Some((call, thread)) = awaited_post(subject) else { return };
     let result = ctx.ret::<u64>() as i32;
     if result == 0 {
@@ -371,7 +412,7 @@ fn count_receives(counters: *mut ObjectCounters, thread: *mut Thread, first: u64
     let sign = if back { weight.wrapping_neg() } else { weight };
     data::add(counters, qp::RECV_WRS, receives.wrs.wrapping_mul(sign));
     data::add(counters, qp::RECV_BYTES, receives.bytes.wrapping_mul(sign));
-    data::add(counters, qp::RECV_SGES, receives.sges.wrapping_mul(sign));
+    data::add(counters, qp::RECV_SGES, receives.sges.wrapping_sub(receives.wrs).wrapping_mul(sign));
     if !back {
         data::add(counters, qp::CUT, receives.cut.wrapping_mul(weight));
     }

@@ -20,7 +20,7 @@ pub fn fork(_parent: u64, child: u64) {
         return;
     }
     let start_ns = start_of(child);
-    let spent = Spent { hits: [0; hits::COUNT], operations: [0; hits::COUNT], program_ns: 0 };
+    let spent = Spent { hits: [0; hits::COUNT], operations: 0, program_ns: 0 };
     if TARGETS.insert(&tgid, &Target { start_ns, spent }, 0).is_err() {
         count::lose(Loss::Uncounted);
         return;

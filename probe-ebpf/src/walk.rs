@@ -1,15 +1,16 @@
 //! Walking a chain of work requests in the memory of the program.
 //!
-//! Requests that lie side by side, as programs keep them, are read eight at once: reading costs more than all that is
-//! done with them. Sums are kept on the stack and added at the end.
+//! Requests that lie side by side, as programs keep them, are read many at once. Those of one kind (opcode, flags,
+//! length) that follow one another are counted together: only their addresses are looked at one by one, and all that
+//! their kind tells is told by multiplication.
 
 use core::arch::asm;
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
-use probe_common::counters::{ObjectCounters, Ring, SIZES, UnderWay, detail, qp};
+use probe_common::counters::{ObjectCounters, Ring, UnderWay, detail, qp};
 
-use crate::data::{self, AT_ONCE, SendWr, Sge, Thread};
+use crate::data::{self, AT_ONCE, SendWr, Sge, Thread, WrStart};
 use crate::user::{clear, read};
 
 /// `IBV_SEND_SIGNALED` and `IBV_SEND_INLINE`.
@@ -19,14 +20,18 @@ const INLINE: u32 = 1 << 3;
 const NAME_REMOTE_MEMORY: u64 = 0b111_0011;
 /// Opcodes whose data can go inline, a bit each: RDMA_WRITE, SEND, both with immediate data, and SEND_WITH_INV.
 const GO_INLINE: u64 = 0b10_0000_1111;
-/// Rounds of a walk: 2,048 work requests where they lie side by side, 256 where they do not.
-const ROUNDS: u32 = 256;
+/// Work requests of a chain that are looked at.
+const MOST: u64 = 2048;
+/// Rounds it takes at most: each looks at one or more, but for the one that finds that several cannot be read at once.
+const ROUNDS: u32 = MOST as u32 + 1;
 /// Entries of a list that are read at once; longer lists are read one by one, up to [`MOST_SGES`].
 const SHORT_LIST: u32 = 4;
 /// Entries of a list that are looked at.
 const MOST_SGES: u32 = 64;
 /// Bytes of `struct ibv_send_wr`.
-const WR_BYTES: u64 = 128;
+const WR_BYTES: u64 = size_of::<SendWr>() as u64;
+/// Bits that an offset of an entry in the lists read at once may have.
+const LIST_OFFSET: u64 = (AT_ONCE as u64 - 1) * size_of::<Sge>() as u64;
 
 /// A walk in progress, and what it has come to. It lies in the thread's memory: on the stack there is no room, and the
 /// verifier would tell the state after every round from the one before by what has been counted.
@@ -35,6 +40,10 @@ const WR_BYTES: u64 = 128;
 pub struct Walk {
     /// Zeroes at the beginning.
     sums: Sums,
+    /// Each counts so many times.
+    sign: u64,
+    /// 1 where opcodes are counted.
+    by_opcode: u64,
     /// Unsignalled work requests up to here, and the most in a row.
     run: u64,
     longest: u64,
@@ -49,15 +58,10 @@ pub struct Walk {
     at: u64,
     /// Work requests still to be looked at.
     left: u64,
-    last_opcode: u64,
-    last_size: u64,
-    /// Of the work request being looked at: its first buffer.
-    first: u64,
-    first_length: u64,
-    /// The list being read one by one: its next entry, entries left, bytes so far.
-    list: u64,
-    list_left: u64,
-    list_bytes: u64,
+    /// Opcode, and size class from bit 8 on, of those in `of_class`.
+    class: u64,
+    /// The list being read one by one.
+    long: LongList,
 }
 
 /// What a walk adds up.
@@ -70,9 +74,6 @@ struct Sums {
     bytes: u64,
     sges: u64,
     cut: u64,
-    /// A bit for each opcode and each size class there was.
-    opcodes: u64,
-    sizes: u64,
     unaligned_64: u64,
     unaligned_4096: u64,
     odd_lengths: u64,
@@ -83,8 +84,55 @@ struct Sums {
     remote_sequential: u64,
     mergeable: u64,
     could_inline: u64,
-    /// The bits of all addresses of the work request being looked at.
+    /// Work requests of the last class, not yet counted by it.
+    of_class: u64,
+    /// Where the work requests came from that are in the thread's memory, and how many bytes there are of them.
+    from: u64,
+    held: u64,
+    /// Where the entries of their lists came from; 0 where there are none.
+    list: u64,
+    /// 1 once several could not be read at once.
+    one_by_one: u64,
+}
+
+/// A list being read entry by entry.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LongList {
+    at: u64,
+    left: u64,
+    bytes: u64,
     low: u64,
+    first: Sge,
+}
+
+/// What work requests that are counted together have in common.
+#[derive(Clone, Copy)]
+struct Kind {
+    opcode: u64,
+    flags: u32,
+    sges: u64,
+    bytes: u64,
+}
+
+impl Kind {
+    /// 1 where they make completion entries.
+    #[inline(always)]
+    fn signalled(self, walk: &Walk) -> u64 {
+        (self.flags / SIGNALED & 1) as u64 | walk.signal_all
+    }
+
+    /// 1 where they name remote memory.
+    #[inline(always)]
+    fn is_remote(self) -> u64 {
+        NAME_REMOTE_MEMORY >> self.opcode & 1
+    }
+
+    /// Opcode, and size class from bit 8 on.
+    #[inline(always)]
+    fn class(self) -> u64 {
+        self.opcode | size_class(self.bytes) << 8
+    }
 }
 
 /// Where a kind of memory was used last.
@@ -96,20 +144,57 @@ struct Steps {
 }
 
 impl Steps {
-    /// A step to a buffer, if it counts (1, or else 0). Returns 1 if it leads to the same place, and 1 if it goes on where
-    /// the last one ended.
+    /// A step to a buffer. Returns 1 if it leads to the same place, and 1 if it goes on where the last one ended.
     #[inline(always)]
-    fn to(&mut self, at: u64, length: u64, counts: u64) -> (u64, u64) {
-        let same = is_zero((at ^ self.at) << 1 >> 1) & counts;
-        let sequential = is_zero((at ^ self.behind) << 1 >> 1) & counts;
-        let mask = counts.wrapping_neg();
-        self.at = at & mask | self.at & !mask;
-        self.behind = at.wrapping_add(length) & mask | self.behind & !mask;
+    fn to(&mut self, at: u64, length: u64) -> (u64, u64) {
+        let same = is_zero((at ^ self.at) << 1 >> 1);
+        let sequential = is_zero((at ^ self.behind) << 1 >> 1);
+        self.at = at;
+        self.behind = at.wrapping_add(length);
         (same, sequential)
     }
 }
 
-/// 1 where a word is 0, else 0. Without a branch: in a loop over eight requests each would double the verifier's work.
+/// What addresses tell of several work requests, a byte each: sums of as many as are read at once fit.
+#[derive(Clone, Copy)]
+struct Told(u64);
+
+impl Told {
+    const LOCAL_SAME: u32 = 0;
+    const LOCAL_SEQUENTIAL: u32 = 8;
+    const REMOTE_SAME: u32 = 16;
+    const REMOTE_SEQUENTIAL: u32 = 24;
+    const MERGEABLE: u32 = 32;
+    const UNALIGNED_64: u32 = 40;
+    const UNALIGNED_4096: u32 = 48;
+    /// What is told of local memory and of remote memory, alignment left out.
+    const LOCAL: u64 = 0xffff;
+    const REMOTE: u64 = 0xff_ffff << 16;
+
+    /// Of one work request: the bits of all its addresses, and whether its local and remote steps lead to the same place
+    /// or go on.
+    #[inline(always)]
+    fn of(low: u64, (same, sequential): (u64, u64), (remote_same, remote_sequential): (u64, u64)) -> Self {
+        let unaligned_64 = ((low & 63) + 63) >> 6;
+        let unaligned_4096 = ((low & 4095) + 4095) >> 12;
+        Self(
+            same << Self::LOCAL_SAME
+                | sequential << Self::LOCAL_SEQUENTIAL
+                | remote_same << Self::REMOTE_SAME
+                | remote_sequential << Self::REMOTE_SEQUENTIAL
+                | (sequential & remote_sequential) << Self::MERGEABLE
+                | unaligned_64 << Self::UNALIGNED_64
+                | unaligned_4096 << Self::UNALIGNED_4096,
+        )
+    }
+
+    #[inline(always)]
+    fn get(self, which: u32) -> u64 {
+        self.0 >> which & 0xff
+    }
+}
+
+/// 1 where a word is 0, else 0. Without a branch: in a loop over many requests each would double the verifier's work.
 #[inline(always)]
 fn is_zero(word: u64) -> u64 {
     // The highest bit tells; words here are addresses, lengths and differences of addresses, and have it clear.
@@ -122,53 +207,435 @@ fn bits(word: u64) -> u64 {
     64 - word.leading_zeros() as u64
 }
 
-/// What the rounds of a walk are given: only the stack may hold pointers.
+/// The class of a size; see [`probe_common::counters::SIZES`].
+#[inline(always)]
+pub fn size_class(bytes: u64) -> u64 {
+    bits(bytes.wrapping_sub(1).wrapping_add(is_zero(bytes)))
+}
+
+/// A number cut to `MASK`. The compiler would drop the mask where it knows the range; the verifier does not know it.
+#[inline(always)]
+pub fn bounded<const MASK: u64>(mut number: u64) -> usize {
+    // SAFETY: arithmetic on a register.
+    unsafe { asm!("{0} &= {1}", inout(reg) number, const MASK, options(pure, nomem, nostack)) };
+    number as usize
+}
+
+/// A number that the compiler knows nothing of: from what it knows it would make `<` into `!=`, and by that the verifier
+/// does not see that a loop ends.
+#[inline(always)]
+fn opaque(mut number: u64) -> u64 {
+    // An instruction it must be: without one, the kernel finds two lines of source at one place.
+    // SAFETY: arithmetic on a register.
+    unsafe { asm!("{0} += 0", inout(reg) number, options(pure, nomem, nostack)) };
+    number
+}
+
+/// What a walk works on, all of it map values that outlive the program; only the stack may hold pointers to them.
 ///
-/// The [`Ring`] is not named: LLVM declares types that are only pointed to in the order of its own memory, and with more
-/// than one of them the object is another in every folder it is built in.
+/// Neither [`Ring`] nor [`ObjectCounters`] is named: LLVM declares types that are only pointed to in the order of its own
+/// memory, and with more than one of them the object is another in every folder it is built in.
 #[derive(Clone, Copy)]
 struct Context {
     thread: *mut Thread,
     ring: *mut c_void,
+    counters: *mut c_void,
 }
 
-/// Looks at a chain of at most `most` work requests. `counters` tell what came before; in `ring` the signalled ones are
-/// noted as posted at `now`.
+impl Context {
+    #[inline(always)]
+    fn ring(&self) -> *mut Ring {
+        self.ring.cast()
+    }
+
+    #[inline(always)]
+    fn counters(&self) -> *mut ObjectCounters {
+        self.counters.cast()
+    }
+
+    /// The walk, in this thread's own memory.
+    #[inline(always)]
+    fn walk(&self) -> &'static mut Walk {
+        // SAFETY: a live map value that no other thread uses.
+        unsafe { &mut (*self.thread).walk }
+    }
+
+    /// A work request that was read, by its place; beyond the last one, any.
+    #[inline(always)]
+    fn wr(&self, place: u64) -> &'static WrStart {
+        let place = bounded::<{ AT_ONCE as u64 - 1 }>(place);
+        // SAFETY: a live map value, and within bounds.
+        unsafe { &(*(&raw const (*self.thread).copied).cast::<SendWr>().add(place)).start }
+    }
+
+    /// An entry of the lists that were read, by its offset.
+    #[inline(always)]
+    fn sge(&self, offset: u64) -> &'static Sge {
+        let offset = bounded::<LIST_OFFSET>(offset);
+        // SAFETY: a live map value, and within bounds.
+        unsafe { &*(&raw const (*self.thread).sges).cast::<u8>().add(offset).cast::<Sge>() }
+    }
+}
+
+/// What is to be walked.
+pub struct Chain {
+    /// Its first work request.
+    pub first: u64,
+    /// How many are to be looked at; `u64::MAX` for all.
+    pub most: u64,
+    /// When they were posted.
+    pub now: u64,
+    /// Each counts so many times; -1 takes it back.
+    pub sign: u64,
+    /// False where somebody else counts opcodes.
+    pub by_opcode: bool,
+}
+
+/// Looks at a chain of work requests, and counts them by opcode and size. `counters` tell what came before; in `ring` the
+/// signalled ones are noted as under way.
 #[inline(always)]
 pub fn over(
     counters: *mut ObjectCounters,
     thread: *mut Thread,
     ring: *mut Ring,
-    wr: u64,
-    most: u64,
-    now: u64,
+    chain: &Chain,
 ) -> &'static mut Walk {
-    // SAFETY: this thread's own memory, and live map values; all outlive the program.
+    let mut context = Context { thread, ring: ring.cast(), counters: counters.cast() };
+    let walk = context.walk();
+    // SAFETY: this thread's own memory, and live map values.
     unsafe {
-        let walk = &mut (*thread).walk;
         clear::<{ size_of::<Sums>() / 8 }>((&raw mut walk.sums).cast());
         walk.run = (*counters).counters[qp::UNSIGNALLED_RUN];
         walk.longest = (*counters).counters[qp::LONGEST_UNSIGNALLED];
         walk.local = Steps { at: (*counters).last[0], behind: (*counters).last[1] };
         walk.remote = Steps { at: (*counters).last[2], behind: (*counters).last[3] };
-        walk.now = now;
         walk.signal_all = (*counters).granted.signal_all as u64 & 1;
         walk.max_inline = (*counters).granted.max_inline as u64;
-        walk.at = wr;
-        walk.left = most;
-        if wr != 0 && most != 0 {
-            let mut context = Context { thread, ring: ring.cast::<c_void>() };
-            let next = one(&raw mut context, wr);
-            (*thread).walk.at = next;
-            if next != 0 && most > 1 {
+    }
+    walk.sign = chain.sign;
+    walk.by_opcode = chain.by_opcode as u64;
+    walk.now = chain.now;
+    walk.class = 0;
+    walk.at = chain.first;
+    walk.left = if chain.most < MOST { chain.most } else { MOST };
+    // Most chains are of one: that needs no loop.
+    if chain.first != 0 && chain.most != 0 && alone(&context) {
+        if context.walk().at != 0 && chain.most > 1 {
+            // SAFETY: the callback gets a pointer to the context, which outlives the call.
+            unsafe {
                 bpf_loop(ROUNDS, round as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
             }
         }
-        let walk = &mut (*thread).walk;
-        if walk.at != 0 && walk.left != 0 {
+    }
+    let walk = context.walk();
+    walk.flush(counters);
+    if walk.at != 0 && (walk.left != 0 || chain.most > MOST) {
+        walk.sums.cut = 1;
+    }
+    walk
+}
+
+/// One round: work requests of one kind that lie side by side, or one.
+extern "C" fn round(_index: u32, context: *mut Context) -> i64 {
+    // SAFETY: what `over` passed to bpf_loop.
+    let context = unsafe { &*context };
+    let walk = context.walk();
+    let at = walk.at;
+    if at == 0 || walk.left == 0 {
+        return 1;
+    }
+    let mut offset = at.wrapping_sub(walk.sums.from);
+    if offset >= walk.sums.held || offset % WR_BYTES != 0 {
+        // Where this one lies behind the one before, the next ones are taken to do so too.
+        let several = offset == walk.sums.held && walk.left > 1 && walk.sums.one_by_one == 0;
+        if !several {
+            return i64::from(!alone(context));
+        }
+        if !fetch(context) {
+            // What lies behind the chain may not be there: that costs a page fault, which is not to be had twice.
+            context.walk().sums.one_by_one = 1;
+            return 0;
+        }
+        offset = 0;
+    }
+    let place = offset / WR_BYTES;
+    let walk = context.walk();
+    let here = walk.sums.held / WR_BYTES - place;
+    let here = if here < walk.left { here } else { walk.left };
+    let wr = context.wr(place);
+    let next = if here > 1 && wr.num_sge == 1 && have_list(context, wr.sg_list) {
+        several_of_a_kind(context, place, here)
+    } else {
+        single(context, wr)
+    };
+    context.walk().at = next;
+    0
+}
+
+/// Reads the work request in turn and takes note of it. False where it cannot be read.
+///
+/// It is read to the stack: the kernel checks where it copies to, and is done with a stack sooner than with a map.
+#[inline(always)]
+fn alone(context: &Context) -> bool {
+    let at = context.walk().at;
+    let Some(wr) = read::<WrStart>(at) else { return false };
+    let next = single(context, &wr);
+    let walk = context.walk();
+    (walk.sums.from, walk.sums.held) = (at.wrapping_add(WR_BYTES), 0);
+    walk.at = next;
+    true
+}
+
+/// Reads the work request in turn and those behind it, as far as there is room. False where they cannot be read: then
+/// there are none.
+#[inline(always)]
+fn fetch(context: &Context) -> bool {
+    let walk = context.walk();
+    let n = if walk.left < AT_ONCE as u64 { walk.left } else { AT_ONCE as u64 };
+    let bytes = (n * WR_BYTES) as u32 & 0xfff;
+    let room = size_of::<[SendWr; AT_ONCE]>() as u32;
+    // SAFETY: this thread's own memory; the helper checks the source.
+    let is_read = bytes <= room
+        && unsafe {
+            let into = (&raw mut (*context.thread).copied).cast::<c_void>();
+            bpf_probe_read_user(into, bytes, walk.at as *const c_void) == 0
+        };
+    (walk.sums.from, walk.sums.held) = (walk.at, if is_read { n * WR_BYTES } else { 0 });
+    is_read
+}
+
+/// Has the list of a work request in the thread's memory, and what lies behind it; false where it cannot be read.
+#[inline(always)]
+fn have_list(context: &Context, list: u64) -> bool {
+    let sums = &mut context.walk().sums;
+    if list.wrapping_sub(sums.list) & !LIST_OFFSET == 0 && sums.list != 0 {
+        return true;
+    }
+    let bytes = size_of::<[Sge; AT_ONCE]>() as u32;
+    // SAFETY: this thread's own memory; the helper checks the source.
+    let read = unsafe {
+        let into = (&raw mut (*context.thread).sges).cast::<c_void>();
+        bpf_probe_read_user(into, bytes, list as *const c_void)
+    };
+    sums.list = if read == 0 { list } else { 0 };
+    read == 0
+}
+
+/// Takes note of the work requests from a place on that are of the same kind and lie side by side, at most `here`.
+/// Returns the address of the next one.
+#[inline(always)]
+fn several_of_a_kind(context: &Context, place: u64, here: u64) -> u64 {
+    let walk = context.walk();
+    let first = context.wr(place);
+    let list = walk.sums.list;
+    let length = context.sge(first.sg_list.wrapping_sub(list)).length;
+    let opcode = bounded::<15>(first.opcode as u64) as u64;
+    let kind = Kind { opcode, flags: first.send_flags, sges: 1, bytes: length as u64 };
+    // Apart, for a branch in the loop would double the verifier's work with every round.
+    if kind.signalled(walk) != 0 {
+        look_at::<true>(context, place, here, kind)
+    } else {
+        look_at::<false>(context, place, here, kind)
+    }
+}
+
+/// The loop of [`several_of_a_kind`].
+#[inline(always)]
+fn look_at<const SIGNALLED: bool>(context: &Context, place: u64, here: u64, kind: Kind) -> u64 {
+    let walk = context.walk();
+    let (first, list, now) = (context.wr(place), walk.sums.list, walk.now);
+    let (class, names_remote) = (kind.class(), kind.is_remote().wrapping_neg());
+    let (mut local, mut remote) = (walk.local, walk.remote);
+    let (mut told, mut n, mut next) = (0, 0, walk.at);
+    while n < AT_ONCE as u64 && n < here {
+        let wr = context.wr(place + n);
+        let offset = wr.sg_list.wrapping_sub(list);
+        let is_of_kind = wr.num_sge == 1 && wr.opcode == first.opcode && wr.send_flags == kind.flags;
+        if !is_of_kind || offset & !LIST_OFFSET != 0 {
+            break;
+        }
+        let sge = context.sge(offset);
+        if sge.length as u64 != kind.bytes {
+            break;
+        }
+        let low = sge.addr | wr.remote_addr & names_remote;
+        let local_step = local.to(sge.addr, kind.bytes);
+        told += Told::of(low, local_step, remote.to(wr.remote_addr, kind.bytes)).0;
+        if SIGNALLED {
+            // SAFETY: a live map value.
+            unsafe { note_under_way(context.ring(), wr.wr_id, class, now) };
+        }
+        n = opaque(n + 1);
+        let side_by_side = next.wrapping_add(WR_BYTES);
+        next = wr.next;
+        if next != side_by_side {
+            break;
+        }
+    }
+    walk.local = local;
+    note(context, kind, n, Told(told), remote);
+    next
+}
+
+/// Takes note of one work request that was read, whatever its list. Returns the address of the next one.
+#[inline(always)]
+fn single(context: &Context, wr: &WrStart) -> u64 {
+    let walk = context.walk();
+    let n = wr.num_sge;
+    let (mut total, mut low) = (0, 0);
+    // No `Option`: what is not there would be a register that was never written.
+    let (mut first, mut is_known) = (Sge::default(), false);
+    if n > SHORT_LIST {
+        // SAFETY: this thread's own memory; the callback gets a pointer to the context, which outlives the call.
+        unsafe {
+            clear::<{ size_of::<LongList>() / 8 }>((&raw mut walk.long).cast());
+            (walk.long.at, walk.long.left) = (wr.sg_list, n as u64);
+            bpf_loop(MOST_SGES, entry as *mut c_void, (&raw const *context).cast_mut().cast::<c_void>(), 0);
+        }
+        let walk = context.walk();
+        let long = &walk.long;
+        (total, low) = (long.bytes, long.low);
+        (first, is_known) = (long.first, long.left != n as u64);
+        if long.left != 0 {
             walk.sums.cut = 1;
         }
-        walk
+    } else if n == 1 {
+        match read::<Sge>(wr.sg_list) {
+            Some(sge) => {
+                (first, is_known) = (sge, true);
+                (total, low) = (first.length as u64, first.addr);
+            }
+            None => walk.sums.cut = 1,
+        }
+    } else if n != 0 {
+        let bytes = (n * 16) & 0x7f;
+        // SAFETY: this thread's own memory; at most its 64 bytes are read into the list.
+        unsafe {
+            let list = &raw mut (*context.thread).list;
+            if bytes <= 64 && bpf_probe_read_user(list.cast(), bytes, wr.sg_list as *const c_void) == 0 {
+                // Written out: a loop over them costs the verifier more than all the rest.
+                (first, is_known) = ((*list)[0], true);
+                (total, low) = (first.length as u64, first.addr | (*list)[1].addr);
+                total += (*list)[1].length as u64;
+                if n > 2 {
+                    low |= (*list)[2].addr;
+                    total += (*list)[2].length as u64;
+                }
+                if n > 3 {
+                    low |= (*list)[3].addr;
+                    total += (*list)[3].length as u64;
+                }
+            } else {
+                walk.sums.cut = 1;
+            }
+        }
+    }
+    let opcode = bounded::<15>(wr.opcode as u64) as u64;
+    let kind = Kind { opcode, flags: wr.send_flags, sges: n as u64, bytes: total };
+    low |= wr.remote_addr & kind.is_remote().wrapping_neg();
+    // Where no buffer is known, the next one follows the one before.
+    let local_step = if is_known { walk.local.to(first.addr, first.length as u64) } else { (0, 0) };
+    let mut remote = walk.remote;
+    let told = Told::of(low, local_step, remote.to(wr.remote_addr, total));
+    if kind.signalled(walk) != 0 {
+        // SAFETY: a live map value.
+        unsafe { note_under_way(context.ring(), wr.wr_id, kind.class(), walk.now) };
+    }
+    let next = wr.next;
+    note(context, kind, 1, told, remote);
+    next
+}
+
+/// One entry of a long list.
+extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
+    // SAFETY: what `single` passed to bpf_loop.
+    let list = unsafe { &mut (*context).walk().long };
+    if list.left == 0 {
+        return 1;
+    }
+    let Some(sge) = read::<Sge>(list.at) else { return 1 };
+    if index == 0 {
+        list.first = sge;
+    }
+    list.low |= sge.addr;
+    list.bytes = list.bytes.wrapping_add(sge.length as u64);
+    list.at = list.at.wrapping_add(16);
+    list.left -= 1;
+    0
+}
+
+/// Takes note of `n` work requests of a kind, of what their addresses tell, and where in remote memory they end.
+#[inline(always)]
+fn note(context: &Context, kind: Kind, n: u64, told: Told, remote: Steps) {
+    let walk = context.walk();
+    let signalled = kind.signalled(walk);
+    let inline = (kind.flags / INLINE & 1) as u64;
+    let is_remote = kind.is_remote();
+    walk.left = walk.left.wrapping_sub(n);
+    if signalled != 0 {
+        walk.run = 0;
+    } else {
+        walk.run = walk.run.wrapping_add(n);
+        if walk.run > walk.longest {
+            walk.longest = walk.run;
+        }
+        // SAFETY: a live map value.
+        unsafe {
+            let posted = &raw mut (*context.ring()).posted;
+            *posted = (*posted).wrapping_add(n);
+        }
+    }
+    let told = if is_remote != 0 {
+        walk.remote = remote;
+        told
+    } else {
+        Told(told.0 & !Told::REMOTE)
+    };
+    // 1 where the bytes are at most those that go inline: else the difference is negative.
+    let fits = 1 - (walk.max_inline.wrapping_sub(kind.bytes) >> 63);
+    let could_inline = fits & (1 - inline) & GO_INLINE >> kind.opcode & 1;
+    let sums = &mut walk.sums;
+    sums.wrs += n;
+    sums.signalled += n * signalled;
+    sums.inline += n * inline;
+    sums.sges = sums.sges.wrapping_add(n.wrapping_mul(kind.sges));
+    sums.bytes = sums.bytes.wrapping_add(n.wrapping_mul(kind.bytes));
+    sums.could_inline += n * could_inline;
+    sums.odd_lengths += n * (1 - is_zero(kind.bytes & 63));
+    sums.remote_wrs += n * is_remote;
+    sums.unaligned_64 += told.get(Told::UNALIGNED_64);
+    sums.unaligned_4096 += told.get(Told::UNALIGNED_4096);
+    if told.0 & (Told::LOCAL | Told::REMOTE) != 0 {
+        sums.local_same += told.get(Told::LOCAL_SAME);
+        sums.local_sequential += told.get(Told::LOCAL_SEQUENTIAL);
+        sums.remote_same += told.get(Told::REMOTE_SAME);
+        sums.remote_sequential += told.get(Told::REMOTE_SEQUENTIAL);
+        sums.mergeable += told.get(Told::MERGEABLE);
+    }
+    let class = kind.class();
+    if class != walk.class {
+        walk.flush(context.counters());
+        walk.class = class;
+    }
+    walk.sums.of_class += n;
+}
+
+/// Notes a signalled work request as under way.
+///
+/// # Safety
+/// `ring` is a live map value.
+#[inline(always)]
+unsafe fn note_under_way(ring: *mut Ring, wr_id: u64, class: u64, now: u64) {
+    // SAFETY: as promised; the place is within bounds.
+    unsafe {
+        let (head, posted) = ((*ring).head, (*ring).posted.wrapping_add(1));
+        let entry = &mut *(&raw mut (*ring).entries).cast::<UnderWay>().add(bounded::<255>(head));
+        entry.t_ns = now;
+        entry.wr_id = wr_id;
+        entry.posted = posted;
+        entry.class = class;
+        (*ring).posted = posted;
+        (*ring).head = head.wrapping_add(1);
     }
 }
 
@@ -198,14 +665,27 @@ impl Walk {
         self.sums.cut
     }
 
-    /// Adds the counts so many times; -1 takes them back.
+    /// Counts the work requests of one opcode and size. Nearly always all of a chain are.
     #[inline(always)]
-    pub fn count(&self, counters: *mut ObjectCounters, sign: u64) {
-        data::add(counters, qp::WRS, self.sums.wrs.wrapping_mul(sign));
-        data::add(counters, qp::SIGNALLED, self.sums.signalled.wrapping_mul(sign));
-        data::add(counters, qp::INLINE, self.sums.inline.wrapping_mul(sign));
-        data::add(counters, qp::BYTES, self.sums.bytes.wrapping_mul(sign));
-        data::add(counters, qp::SGES, self.sums.sges.wrapping_mul(sign));
+    fn flush(&mut self, counters: *mut ObjectCounters) {
+        let n = self.sums.of_class.wrapping_mul(self.sign);
+        if n == 0 {
+            return;
+        }
+        self.sums.of_class = 0;
+        if self.by_opcode != 0 {
+            data::add_opcode(counters, self.class, n);
+        }
+        data::add_size(counters, bounded::<31>(self.class >> 8), n);
+    }
+
+    /// Adds the counts.
+    #[inline(always)]
+    pub fn count(&self, counters: *mut ObjectCounters) {
+        data::add(counters, qp::SIGNALLED, self.sums.signalled.wrapping_mul(self.sign));
+        data::add(counters, qp::INLINE, self.sums.inline.wrapping_mul(self.sign));
+        data::add(counters, qp::BYTES, self.sums.bytes.wrapping_mul(self.sign));
+        data::add(counters, qp::SGES, self.sums.sges.wrapping_sub(self.sums.wrs).wrapping_mul(self.sign));
     }
 
     /// Keeps the run of unsignalled work requests. Written, not added: it is one thread's, and holds as far as one posts.
@@ -218,301 +698,27 @@ impl Walk {
         }
     }
 
-    /// Adds the work requests by opcode and size, as [`Walk::count`]. To be called once after every walk: it leaves the
-    /// thread's memory as the next walk expects it. `opcodes` is false where somebody else counted them.
+    /// Adds what was seen of the buffers; how they follow the ones before, where that is known.
     #[inline(always)]
-    pub fn classify(&self, counters: *mut ObjectCounters, thread: *mut Thread, sign: u64, opcodes: bool) {
-        // Nearly always all of a chain are of one kind.
-        let (o, s) = (self.sums.opcodes, self.sums.sizes);
-        if o & o.wrapping_sub(1) == 0 && s & s.wrapping_sub(1) == 0 {
-            let (opcode, size) = (bounded::<15>(self.last_opcode), bounded::<31>(self.last_size));
-            // SAFETY: this thread's own memory, and a live map value; both places are within bounds.
-            unsafe {
-                let by_opcode = (&raw mut (*thread).opcodes).cast::<u64>().add(opcode);
-                let by_size = (&raw mut (*thread).sizes).cast::<u64>().add(size);
-                if opcodes && *by_opcode != 0 {
-                    let counter = (&raw mut (*counters).counters).cast::<u64>().add(qp::OPCODES).add(opcode);
-                    crate::count::add(counter, (*by_opcode).wrapping_mul(sign));
-                }
-                if *by_size != 0 {
-                    let counter = (&raw mut (*counters).sizes).cast::<u64>().add(size);
-                    crate::count::add(counter, (*by_size).wrapping_mul(sign));
-                }
-                by_opcode.write_volatile(0);
-                by_size.write_volatile(0);
-            }
-            return;
-        }
-        let mut place = 0;
-        while place < 16 {
-            // SAFETY: this thread's own memory.
-            let n = unsafe { (*thread).opcodes[place] };
-            if opcodes {
-                data::add(counters, qp::OPCODES + place, n.wrapping_mul(sign));
-            }
-            place += 1;
-        }
-        let mut place = 0;
-        while place < SIZES {
-            // SAFETY: this thread's own memory.
-            let n = unsafe { (*thread).sizes[place] };
-            data::add_size(counters, place, n.wrapping_mul(sign));
-            place += 1;
-        }
-        // SAFETY: as above.
-        unsafe {
-            clear::<16>((&raw mut (*thread).opcodes).cast());
-            clear::<SIZES>((&raw mut (*thread).sizes).cast());
-        }
-    }
-
-    /// Adds what was seen of the buffers, as [`Walk::count`]; how they follow the ones before, where that is known.
-    #[inline(always)]
-    pub fn describe(&self, counters: *mut ObjectCounters, sign: u64, follows: bool) {
-        data::add_detail(counters, detail::WRS, self.sums.wrs.wrapping_mul(sign));
-        data::add_detail(counters, detail::UNALIGNED_64, self.sums.unaligned_64.wrapping_mul(sign));
-        data::add_detail(counters, detail::UNALIGNED_4096, self.sums.unaligned_4096.wrapping_mul(sign));
-        data::add_detail(counters, detail::ODD_LENGTHS, self.sums.odd_lengths.wrapping_mul(sign));
-        data::add_detail(counters, detail::REMOTE_WRS, self.sums.remote_wrs.wrapping_mul(sign));
-        data::add_detail(counters, detail::COULD_INLINE, self.sums.could_inline.wrapping_mul(sign));
+    pub fn describe(&self, counters: *mut ObjectCounters, follows: bool) {
+        let (sums, sign) = (&self.sums, self.sign);
+        data::add_detail(counters, detail::WRS, sums.wrs.wrapping_mul(sign));
+        data::add_detail(counters, detail::UNALIGNED_64, sums.unaligned_64.wrapping_mul(sign));
+        data::add_detail(counters, detail::UNALIGNED_4096, sums.unaligned_4096.wrapping_mul(sign));
+        data::add_detail(counters, detail::ODD_LENGTHS, sums.odd_lengths.wrapping_mul(sign));
+        data::add_detail(counters, detail::REMOTE_WRS, sums.remote_wrs.wrapping_mul(sign));
+        data::add_detail(counters, detail::COULD_INLINE, sums.could_inline.wrapping_mul(sign));
         if !follows {
             return;
         }
-        data::add_detail(counters, detail::LOCAL_SAME, self.sums.local_same.wrapping_mul(sign));
-        data::add_detail(counters, detail::LOCAL_SEQUENTIAL, self.sums.local_sequential.wrapping_mul(sign));
-        data::add_detail(counters, detail::REMOTE_SAME, self.sums.remote_same.wrapping_mul(sign));
-        data::add_detail(counters, detail::REMOTE_SEQUENTIAL, self.sums.remote_sequential.wrapping_mul(sign));
-        data::add_detail(counters, detail::MERGEABLE, self.sums.mergeable.wrapping_mul(sign));
+        data::add_loosely(counters, detail::LOCAL_SAME, sums.local_same.wrapping_mul(sign));
+        data::add_loosely(counters, detail::LOCAL_SEQUENTIAL, sums.local_sequential.wrapping_mul(sign));
+        data::add_loosely(counters, detail::REMOTE_SAME, sums.remote_same.wrapping_mul(sign));
+        data::add_loosely(counters, detail::REMOTE_SEQUENTIAL, sums.remote_sequential.wrapping_mul(sign));
+        data::add_loosely(counters, detail::MERGEABLE, sums.mergeable.wrapping_mul(sign));
         // SAFETY: a live map value.
         unsafe {
             (*counters).last = [self.local.at, self.local.behind, self.remote.at, self.remote.behind];
         }
-    }
-
-    /// Takes note of a work request; returns its opcode and size class, within bounds.
-    #[inline(always)]
-    fn note(&mut self, opcode: u32, flags: u32, sges: u32, remote_addr: u64, bytes: u64) -> (usize, usize) {
-        let signalled = (flags / SIGNALED & 1) as u64 | self.signal_all;
-        let inline = (flags / INLINE & 1) as u64;
-        let sums = &mut self.sums;
-        sums.wrs += 1;
-        self.left = self.left.wrapping_sub(1);
-        sums.signalled += signalled;
-        sums.inline += inline;
-        sums.sges += sges as u64;
-        sums.bytes += bytes;
-        // A signalled request ends the run: the mask is zero then.
-        self.run = (self.run + 1) & signalled.wrapping_sub(1);
-        let longer = self.run.wrapping_sub(self.longest);
-        self.longest = self.longest.wrapping_add(longer & !((longer as i64 >> 63) as u64));
-        let opcode = bounded::<15>(opcode as u64);
-        let size = bounded::<31>(size_class(bytes));
-        sums.opcodes |= 1 << opcode;
-        self.last_opcode = opcode as u64;
-        sums.sizes |= 1 << size;
-        self.last_size = size as u64;
-        // 1 where the bytes are at most those that go inline: else the difference is negative.
-        let fits = 1 - (self.max_inline.wrapping_sub(bytes) >> 63);
-        sums.could_inline += fits & (1 - inline) & GO_INLINE >> opcode & 1;
-        let is_remote = NAME_REMOTE_MEMORY >> opcode & 1;
-        let low = sums.low | remote_addr & is_remote.wrapping_neg();
-        sums.unaligned_64 += 1 - is_zero(low & 63);
-        sums.unaligned_4096 += 1 - is_zero(low & 4095);
-        sums.odd_lengths += 1 - is_zero(bytes & 63);
-        sums.remote_wrs += is_remote;
-        sums.low = 0;
-        let has_buffer = 1 - is_zero(sges as u64);
-        let (same, sequential) = self.local.to(self.first, self.first_length, has_buffer);
-        sums.local_same += same;
-        sums.local_sequential += sequential;
-        let (remote_same, remote_sequential) = self.remote.to(remote_addr, bytes, is_remote);
-        sums.remote_same += remote_same;
-        sums.remote_sequential += remote_sequential;
-        sums.mergeable += remote_sequential & sequential;
-        (opcode, size)
-    }
-
-    /// Takes note of the first buffer of the work request that is noted next.
-    #[inline(always)]
-    fn begin(&mut self, address: u64, length: u32) {
-        self.sums.low = address;
-        self.first = address;
-        self.first_length = length as u64;
-    }
-}
-
-/// The class of a size; see [`SIZES`].
-#[inline(always)]
-pub fn size_class(bytes: u64) -> u64 {
-    bits(bytes.wrapping_sub(1).wrapping_add(is_zero(bytes)))
-}
-
-/// A number cut to `MASK`. The compiler would drop the mask where it knows the range; the verifier does not know it.
-#[inline(always)]
-pub fn bounded<const MASK: u64>(mut number: u64) -> usize {
-    // SAFETY: arithmetic on a register.
-    unsafe { asm!("{0} &= {1}", inout(reg) number, const MASK) };
-    number as usize
-}
-
-/// Counts a work request in the thread's classes, and notes it as under way.
-///
-/// # Safety
-/// The classes are those of [`Walk::note`] for this work request.
-#[inline(always)]
-unsafe fn class(context: Context, (opcode, size): (usize, usize), flags: u32, wr_id: u64) {
-    let Context { thread, ring } = context;
-    let ring = ring.cast::<Ring>();
-    // SAFETY: this thread's own memory, and a live map value; the places are within bounds, as promised.
-    unsafe {
-        *(&raw mut (*thread).opcodes).cast::<u64>().add(opcode) += 1;
-        *(&raw mut (*thread).sizes).cast::<u64>().add(size) += 1;
-        let signalled = (flags / SIGNALED & 1) as u64 | (*thread).walk.signal_all;
-        note_posted(ring, signalled, wr_id, (opcode | size << 8) as u64, (*thread).walk.now);
-    }
-}
-
-/// Notes a work request as under way. An unsignalled one leaves its place to the next.
-///
-/// # Safety
-/// `ring` is a live map value.
-#[inline(always)]
-pub unsafe fn note_posted(ring: *mut Ring, signalled: u64, wr_id: u64, class: u64, now: u64) {
-    // SAFETY: as promised; the place is within bounds.
-    unsafe {
-        let posted = (*ring).posted.wrapping_add(1);
-        (*ring).posted = posted;
-        let entry = &mut *(&raw mut (*ring).entries).cast::<UnderWay>().add(bounded::<255>((*ring).head));
-        entry.t_ns = now;
-        entry.wr_id = wr_id;
-        entry.posted = posted;
-        entry.class = class;
-        (*ring).head = (*ring).head.wrapping_add(signalled);
-    }
-}
-
-/// Reads the work request at an address, and returns the next one's.
-///
-/// # Safety
-/// The context holds this thread's own memory, and a live map value.
-#[inline(always)]
-unsafe fn one(context: *mut Context, at: u64) -> u64 {
-    /// Bytes of a work request up to its remote address.
-    const START: u32 = 48;
-    // SAFETY: as promised.
-    unsafe {
-        let thread = (*context).thread;
-        let walk = &mut (*thread).walk;
-        // Into the thread's memory: together with that of a loop, the stack is too small on Linux 6.12.
-        let into = (&raw mut (*thread).wrs).cast::<c_void>();
-        if bpf_probe_read_user(into, START, at as *const c_void) != 0 {
-            walk.sums.cut = 1;
-            return 0;
-        }
-        let wr = &(*thread).wrs[0];
-        let n = wr.num_sge;
-        let mut total = 0;
-        if n > SHORT_LIST {
-            walk.list = wr.sg_list;
-            walk.list_left = n as u64;
-            walk.list_bytes = 0;
-            bpf_loop(MOST_SGES, entry as *mut c_void, context.cast::<c_void>(), 0);
-            if walk.list_left != 0 {
-                walk.sums.cut = 1;
-            }
-            total = walk.list_bytes;
-        } else if n != 0 {
-            let bytes = (n * 16) & 0x7f;
-            // At most the 64 bytes of the thread's list.
-            let list = &raw mut (*thread).list;
-            if bytes <= 64 && bpf_probe_read_user(list.cast(), bytes, wr.sg_list as *const c_void) == 0 {
-                let first = &(*list)[0];
-                walk.begin(first.addr, first.length);
-                // Written out: a loop over them costs the verifier more than all the rest.
-                total += first.length as u64;
-                if n > 1 {
-                    walk.sums.low |= (*list)[1].addr;
-                    total += (*list)[1].length as u64;
-                }
-                if n > 2 {
-                    walk.sums.low |= (*list)[2].addr;
-                    total += (*list)[2].length as u64;
-                }
-                if n > 3 {
-                    walk.sums.low |= (*list)[3].addr;
-                    total += (*list)[3].length as u64;
-                }
-            } else {
-                walk.sums.cut = 1;
-            }
-        }
-        let classes = walk.note(wr.opcode, wr.send_flags, n, wr.remote_addr, total);
-        class(*context, classes, wr.send_flags, wr.wr_id);
-        wr.next
-    }
-}
-
-/// One entry of a long list.
-extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
-    // SAFETY: what `one` passed to bpf_loop.
-    let walk = unsafe { &mut (*(*context).thread).walk };
-    if walk.list_left == 0 {
-        return 1;
-    }
-    let Some(sge) = read::<Sge>(walk.list) else { return 1 };
-    if index == 0 {
-        walk.begin(sge.addr, sge.length);
-    }
-    walk.sums.low |= sge.addr;
-    walk.list_bytes = walk.list_bytes.wrapping_add(sge.length as u64);
-    walk.list = walk.list.wrapping_add(16);
-    walk.list_left -= 1;
-    0
-}
-
-/// One round: as many work requests as lie side by side, or one.
-extern "C" fn round(_index: u32, context: *mut Context) -> i64 {
-    // SAFETY: what `over` passed to bpf_loop; map values outlive the program.
-    unsafe {
-        let thread = (*context).thread;
-        let walk = &mut (*thread).walk;
-        if walk.at == 0 || walk.left == 0 {
-            return 1;
-        }
-        let from = walk.at;
-        let bytes = size_of::<[SendWr; AT_ONCE]>() as u32;
-        if bpf_probe_read_user((&raw mut (*thread).wrs).cast(), bytes, from as *const c_void) != 0 {
-            walk.at = one(context, from);
-            return 0;
-        }
-        let list = (*thread).wrs[0].sg_list;
-        let bytes = size_of::<[Sge; AT_ONCE]>() as u32;
-        let have_list =
-            bpf_probe_read_user((&raw mut (*thread).sges).cast(), bytes, list as *const c_void) == 0;
-        let side_by_side = if have_list { AT_ONCE } else { 0 };
-        let (mut n, mut next) = (0_usize, from);
-        while n < side_by_side {
-            let wr = &(*thread).wrs[n];
-            let offset = wr.sg_list.wrapping_sub(list);
-            // One with a list of another kind ends the batch, and is read by itself in the next round.
-            if wr.num_sge != 1 || offset & !0x70 != 0 || walk.left == 0 {
-                break;
-            }
-            let within = bounded::<112>(offset);
-            let sge = &*(&raw const (*thread).sges).cast::<u8>().add(within).cast::<Sge>();
-            walk.begin(sge.addr, sge.length);
-            let classes = walk.note(wr.opcode, wr.send_flags, 1, wr.remote_addr, sge.length as u64);
-            class(*context, classes, wr.send_flags, wr.wr_id);
-            n += 1;
-            next = wr.next;
-            if next != from.wrapping_add(n as u64 * WR_BYTES) {
-                break;
-            }
-        }
-        if n == 0 {
-            next = one(context, from);
-        }
-        walk.at = next;
-        0
     }
 }

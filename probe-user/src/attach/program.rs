@@ -273,7 +273,7 @@ impl Programs {
     }
 }
 
-const _: () = assert!(size_of::<Site>() == 16 && size_of::<Target>() == 112 && size_of::<Slice>() == 24);
+const _: () = assert!(size_of::<Site>() == 16 && size_of::<Target>() == 72 && size_of::<Slice>() == 24);
 
 fn load<P>(
     ebpf: &mut Ebpf,

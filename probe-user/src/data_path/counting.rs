@@ -391,7 +391,8 @@ fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
     let sizes = (0..).zip(c.sizes).filter(|(_, n)| *n != 0).collect();
     let d = &c.details;
     let granted: &Granted = &c.granted;
-    Some(Object {
+    let counts = Counts::from_wire(kind, &c.counts(key.kind.into()));
+    let mut object = Object {
         kind,
         number: c.number,
         address: key.address,
@@ -420,10 +421,12 @@ fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
             mergeable: d[detail::MERGEABLE],
             could_inline: (granted.known != 0).then_some(d[detail::COULD_INLINE]),
         },
-        looked_at: d[detail::LOOKED_AT],
+        looked_at: 0,
         variances: [d[detail::CALL_VARIANCE], d[detail::VARIANCE]],
-        counts: Counts::from_wire(kind, &c.counters),
-    })
+        counts,
+    };
+    object.looked_at = object.calls().saturating_sub(d[detail::UNSEEN_CALLS]);
+    Some(object)
 }
 
 #[cfg(test)]

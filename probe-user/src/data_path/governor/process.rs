@@ -128,8 +128,7 @@ impl Process {
         }
         let functions = slices::Spent {
             hits: new(hits::FUNCTIONS) + new(hits::RETURNS),
-            operations: spent.operations[hits::FUNCTIONS]
-                .saturating_sub(last.spent.operations[hits::FUNCTIONS]),
+            operations: spent.operations.saturating_sub(last.spent.operations),
             cost_ns: paid_ns,
             cpu_ns: self.cpu * seconds * 1e9,
         };
