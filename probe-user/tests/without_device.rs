@@ -222,6 +222,28 @@ fn posts_and_polls_of_the_real_mlx5_library_are_counted_to_the_last_request() {
     }
 }
 
+/// Gives what follows its own copy of the verbs libraries, under the names that the host's have.
+const OWN_COPY: &str = "set -e; at=/usr/lib/x86_64-linux-gnu; mkdir $0/lib; \
+    cp -rL $at/libibverbs $at/libibverbs.so.1 $0/lib; mount --bind $0/lib/libibverbs $at/libibverbs; \
+    export LD_LIBRARY_PATH=$0/lib; exec \"$@\"";
+
+#[test]
+fn a_process_with_its_own_copy_of_the_libraries_in_another_mount_namespace_is_counted() {
+    if !can_announce() {
+        return;
+    }
+    let announced = Announced::new(&MLX5);
+    let program = posts(announced.folder.path()).display().to_string();
+    let command = ["sh", "-c", OWN_COPY, announced.path(), &program, "classic", "60"];
+    let told = announced.attach_to(&command, ("UVERBS_CQE_VERSION", "1"));
+    check_posts(&told, 1, &[]);
+    let probes = told.all["probes"].as_array().expect("a list");
+    let places: Vec<&str> = probes.iter().filter_map(|probe| probe["place"].as_str()).collect();
+    // The host's file has another name: this one only leads to it.
+    let own = library("mlx5").display().to_string();
+    assert!(places.iter().any(|place| place.starts_with(&own)), "{places:?}");
+}
+
 #[test]
 fn a_provider_that_is_unloaded_and_loaded_again_is_counted_on_and_each_queue_pair_by_itself() {
     if !can_announce() {
