@@ -112,12 +112,12 @@ pub enum Why {
 
 /// Regions of the protection domain of `end` that a request with those rights could have meant.
 ///
-/// What was registered or deregistered after `failed_by_ns` has nothing to do with the failure.
+/// The first failure lies between two samples: what was registered or deregistered later has nothing to do with it.
 pub fn regions(
     subject: &Subject<'_>,
     end: &End<'_>,
     rights: &[(u32, &'static str)],
-    failed_by_ns: u64,
+    (failed_from_ns, failed_by_ns): (u64, u64),
 ) -> Regions {
     let (process, qp) = (end.process, end.qp);
     let all = rights.iter().fold(0, |all, (bit, _)| all | bit);
@@ -126,7 +126,7 @@ pub fn regions(
     let here = |region: &Region| qp.pd == 0 || region.pd == qp.pd;
     let allows = |region: &Region| region.access & all == all;
     let registrations = &process.registrations;
-    let lived_on = registrations.ended().filter(|ended| ended.until_ns >= failed_by_ns);
+    let lived_on = registrations.ended().filter(|ended| ended.until_ns >= failed_from_ns);
     let live: Vec<&Region> = registrations
         .regions()
         .values()

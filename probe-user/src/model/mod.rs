@@ -257,10 +257,9 @@ impl Model {
         }
         let (from, to) = self.interval;
         self.lost = most(&self.lost, &sample.lost);
-        let troubled = trouble::grew(&self.devices, &sample.devices, to.saturating_sub(from));
-        if sample.processes.iter().any(|process| process.data_path.is_some()) {
-            self.trouble.passed(to.saturating_sub(from), troubled);
-        }
+        let grew = trouble::grew(&self.devices, &sample.devices, to.saturating_sub(from));
+        let observed = sample.processes.iter().any(|process| process.data_path.is_some());
+        let troubled = observed && self.trouble.passed(to.saturating_sub(from), grew);
         for of_process in &sample.processes {
             if let Some((process, room)) = self.process(of_process.id) {
                 process.sampled(of_process, (from, to), troubled, room);

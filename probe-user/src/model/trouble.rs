@@ -1,7 +1,7 @@
-//! Samples in which counters of loss or congestion grew: what is slow in them and fast in others is slow because of the
-//! network.
+//! Samples in which counters of loss or congestion grew: what is slow in them, or right after, and fast in others is slow
+//! because of the network.
 //!
-//! No history is kept: latencies of the samples in which counters grew are added up apart ([`super::Tally::troubled`]), and
+//! No history is kept: latencies of these samples are added up apart ([`super::Tally::troubled`]), and
 //! those of the others are the difference to all.
 
 use std::collections::BTreeMap;
@@ -41,18 +41,27 @@ pub struct Trouble {
     /// Intervals from sample to sample that told a process's posts or polls.
     pub intervals: u64,
     /// Those in which counters of loss or congestion grew.
+    pub grew: u64,
+    /// These and the ones right after: what was lost at the end of one is reaped in the next.
     pub troubled: u64,
-    /// Time in these.
+    /// Time in those.
     pub troubled_ns: u64,
+    /// Counters grew in the interval before.
+    before: bool,
 }
 
 impl Trouble {
-    pub(super) fn passed(&mut self, length_ns: u64, troubled: bool) {
+    /// Takes in an interval; whether it is a troubled one.
+    pub(super) fn passed(&mut self, length_ns: u64, grew: bool) -> bool {
+        let troubled = grew || self.before;
+        self.before = grew;
         self.intervals += 1;
+        self.grew += u64::from(grew);
         if troubled {
             self.troubled += 1;
             self.troubled_ns = self.troubled_ns.saturating_add(length_ns);
         }
+        troubled
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The program.
 pub static PROGRAM: Program = Program {
     name: "latency-with-loss",
-    fault: "its peer is away for 30 ms now and again, and what is sent meanwhile is sent again",
+    fault: "its peer is away for 120 ms now and again, and what is sent meanwhile is sent again",
     healthy: "the peer is there all the time",
     needs: Needs::Anything,
     environment: None,
@@ -24,8 +24,8 @@ const MEANWHILE: u64 = 30;
 
 fn run(kit: &Kit, healthy: bool) -> Result<()> {
     let mut shape = kit.shape();
-    // 8 ms, eight times: longer than an absence, and soon sent again when it is over.
-    (shape.wiring.retry.timeout, shape.wiring.retry.count) = (11, 7);
+    // 34 ms, eight times: longer than an absence, and soon sent again when it is over.
+    (shape.wiring.retry.timeout, shape.wiring.retry.count) = (13, 7);
     let rig = kit.rig(&shape)?;
     let end = Instant::now() + kit.seconds;
     let mut sent = 0;
@@ -43,7 +43,7 @@ fn run(kit: &Kit, healthy: bool) -> Result<()> {
         for _ in 0..MEANWHILE {
             send(&rig, sent)?;
             sent += 1;
-            pause();
+            (0..4).for_each(|_| pause());
         }
         come_back(kit, &rig, &shape, sent - MEANWHILE)?;
         done(&rig, MEANWHILE)?;

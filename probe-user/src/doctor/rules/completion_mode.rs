@@ -170,7 +170,7 @@ fn busy(subject: &Subject<'_>) -> Verdict {
     .costs(Cost {
         cpu_share: Some(core),
         text: format!(
-            "some {} of a core in polls alone, if each takes {POLL_NS} ns (assumed, not measured here)",
+            "polls alone take {} of a core, if each takes {POLL_NS} ns (assumed, not measured here)",
             percent(core)
         ),
         ..Cost::default()

@@ -135,8 +135,8 @@ struct Failed {
     evidence: Vec<Evidence>,
     /// The queue pairs, or those that could be meant, the first few.
     qpns: Vec<u32>,
-    /// When the first of them had been taken.
-    by_ns: u64,
+    /// Between which samples the first of them was taken.
+    first_ns: (u64, u64),
 }
 
 /// Queue pairs told of.
@@ -211,7 +211,7 @@ fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
             qpns: Vec::new(),
         });
     }
-    Some(Failed { count: total, evidence, qpns, by_ns: first.map_or(u64::MAX, |(_, to_ns)| to_ns) })
+    Some(Failed { count: total, evidence, qpns, first_ns: first.unwrap_or((0, u64::MAX)) })
 }
 
 impl Failed {
@@ -317,7 +317,7 @@ fn remote_access(subject: &Subject<'_>) -> Verdict {
         end.qp.qpn,
         if names.is_empty() { "access that is not known" } else { names.as_str() }
     )));
-    let found = regions(subject, &end, &rights, failed.by_ns);
+    let found = regions(subject, &end, &rights, failed.first_ns);
     for line in found.evidence {
         case = case.because_of(Some(line));
     }
@@ -392,7 +392,7 @@ fn local(subject: &Subject<'_>) -> Verdict {
     }
     if let Some(qp) = failed.qpns.iter().find_map(|qpn| subject.qp_of(*qpn)) {
         let own = End { process: subject.process, qp };
-        let found = regions(subject, &own, &[(LOCAL_WRITE, "IBV_ACCESS_LOCAL_WRITE")], failed.by_ns);
+        let found = regions(subject, &own, &[(LOCAL_WRITE, "IBV_ACCESS_LOCAL_WRITE")], failed.first_ns);
         for line in found.evidence {
             case = case.because_of(Some(line));
         }

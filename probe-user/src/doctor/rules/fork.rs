@@ -95,11 +95,14 @@ fn hugepages_safe(subject: &Subject<'_>) -> Verdict {
         ),
     };
     let median = subject.process.latency(&REGISTRATIONS).quantile(0.5).unwrap_or(0);
-    Case::new(severity, confidence, HUGEPAGES_SAFE.title)
+    let case = Case::new(severity, confidence, HUGEPAGES_SAFE.title)
         .because(format!("{} registrations, {} each (median)", count(n), duration(median)))
-        .because(told)
-        .costs(subject.time_cost(outside.unwrap_or(0)))
-        .found()
+        .because(told);
+    match outside {
+        Some(ns) => case.costs(subject.time_cost(ns)),
+        None => case,
+    }
+    .found()
 }
 
 /// Whether a kernel release (`5.12.0-…`) copies pinned pages at fork.

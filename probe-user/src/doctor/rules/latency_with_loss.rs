@@ -43,7 +43,7 @@ const TOLD: usize = 6;
 pub static TOGETHER: Rule = Rule {
     id: "latency-with-loss",
     title: "latency rises whenever counters of loss or congestion do",
-    looks_at: "latency from post to reap of each queue pair in samples in which counters of loss or congestion of the host's ports grew (those of packets-lost and network-congested; the emulated device's retries), against the other samples",
+    looks_at: "latency from post to reap of each queue pair in samples in which, or right after which, counters of loss or congestion of the host's ports grew (those of packets-lost and network-congested; the emulated device's retries), against the other samples",
     plane: Plane::Data,
     thresholds: &[&OFTEN, &SLOWER, &FELT],
     cause: "Counters and latency rise in the same samples: a lost packet is sent again after a round trip or, where nothing follows it, after the ACK timeout, and all behind it on its queue pair waits; congestion control makes senders wait. The program gets no error.",
@@ -105,11 +105,11 @@ fn together(subject: &Subject<'_>) -> Verdict {
     if !known(subject.host) {
         return Verdict::NotObservable("no port tells its counters");
     }
-    if trouble.troubled == 0 {
+    if trouble.grew == 0 {
         return Verdict::Clear;
     }
     let least = subject.limit(&OFTEN);
-    if (trouble.troubled as f64) < least || ((trouble.intervals - trouble.troubled) as f64) < least {
+    if (trouble.grew as f64) < least || ((trouble.intervals - trouble.troubled) as f64) < least {
         return Verdict::NotEnoughData(
             "counters of loss or congestion grew in too few samples, or in nearly all, to compare latencies: record for longer",
         );
@@ -143,7 +143,11 @@ fn together(subject: &Subject<'_>) -> Verdict {
             duration(without)
         ),
     )
-    .because(format!("counters grew in {} of {}", trouble.troubled, many(trouble.intervals, "sample")));
+    .because(format!(
+        "counters grew in {} of {}, which are compared, with the ones right after, with the others",
+        trouble.grew,
+        many(trouble.intervals, "sample")
+    ));
     let names: Vec<&str> =
         LOSS_COUNTERS.iter().chain(&CONGESTION_COUNTERS).chain(&[SENT_AGAIN]).copied().collect();
     for line in growth(subject.host, &names).1 {

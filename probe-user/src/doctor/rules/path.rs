@@ -73,7 +73,7 @@ pub static READS_ONE: Rule = Rule {
     looks_at: "max_rd_atomic at RTS and max_dest_rd_atomic at RTR, and the share of READs and atomics where posts are observed",
     plane: Plane::Control,
     thresholds: &[&READ_SHARE],
-    cause: "With max_rd_atomic 1 a READ or atomic starts when the one before has come back: throughput is one message per round trip. 0 or a forgotten mask bit has the same effect, or forbids them.",
+    cause: "With max_rd_atomic 1 a READ or atomic starts when the one before has come back: throughput is one message per round trip (2 µs: half a million a second on each queue pair at most). 0 or a forgotten mask bit has the same effect, or forbids them.",
     remedy: "Set max_rd_atomic at RTS to the device's max_qp_init_rd_atom and max_dest_rd_atomic at RTR to its max_qp_rd_atom (ibv_query_device; 16 on most NICs), with IBV_QP_MAX_QP_RD_ATOMIC and IBV_QP_MAX_DEST_RD_ATOMIC in the mask, at both ends.",
     unless: "the program never has two READs or atomics outstanding on one queue pair.",
     workload: None,

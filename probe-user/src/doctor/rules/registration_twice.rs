@@ -111,7 +111,7 @@ fn per_connection(subject: &Subject<'_>) -> Verdict {
         bytes(alike.length_bytes),
         many(alike.count, "region")
     ))
-    .because_of(subject.made_at(&REGISTRATIONS))
+    .because_of(subject.called_from(&REGISTRATIONS))
     .costs(subject.time_cost(each_ns.saturating_mul(extra)))
     .found()
 }
