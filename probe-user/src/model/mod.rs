@@ -258,8 +258,7 @@ impl Model {
         let (from, to) = self.interval;
         self.lost = most(&self.lost, &sample.lost);
         let grew = trouble::grew(&self.devices, &sample.devices, to.saturating_sub(from));
-        let observed = sample.processes.iter().any(|process| process.data_path.is_some());
-        let troubled = observed && self.trouble.passed(to.saturating_sub(from), grew);
+        let troubled = self.trouble.passed((from, to), grew);
         for of_process in &sample.processes {
             if let Some((process, room)) = self.process(of_process.id) {
                 process.sampled(of_process, (from, to), troubled, room);

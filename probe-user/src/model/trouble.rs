@@ -38,7 +38,7 @@ pub const CONGESTED_PER_SECOND: f64 = 100.0;
 /// How many samples were troubled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Trouble {
-    /// Intervals from sample to sample that told a process's posts or polls.
+    /// Intervals from sample to sample.
     pub intervals: u64,
     /// Those in which counters of loss or congestion grew.
     pub grew: u64,
@@ -46,22 +46,35 @@ pub struct Trouble {
     pub troubled: u64,
     /// Time in those.
     pub troubled_ns: u64,
-    /// Counters grew in the interval before.
+    /// Whether counters grew in the interval before, and in this one, which ends at `until_ns`.
     before: bool,
+    now: bool,
+    until_ns: u64,
 }
 
 impl Trouble {
-    /// Takes in an interval; whether it is a troubled one.
-    pub(super) fn passed(&mut self, length_ns: u64, grew: bool) -> bool {
-        let troubled = grew || self.before;
-        self.before = grew;
-        self.intervals += 1;
-        self.grew += u64::from(grew);
-        if troubled {
-            self.troubled += 1;
-            self.troubled_ns = self.troubled_ns.saturating_add(length_ns);
+    /// Takes in an interval, or another part of it; whether it is a troubled one.
+    pub(super) fn passed(&mut self, (from_ns, to_ns): (u64, u64), grew: bool) -> bool {
+        if self.intervals == 0 || to_ns > self.until_ns {
+            (self.before, self.now, self.until_ns) = (self.now, false, to_ns);
+            self.intervals += 1;
+            if self.before {
+                self.add(to_ns.saturating_sub(from_ns));
+            }
         }
-        troubled
+        if grew && !self.now {
+            self.now = true;
+            self.grew += 1;
+            if !self.before {
+                self.add(to_ns.saturating_sub(from_ns));
+            }
+        }
+        self.now || self.before
+    }
+
+    fn add(&mut self, length_ns: u64) {
+        self.troubled += 1;
+        self.troubled_ns = self.troubled_ns.saturating_add(length_ns);
     }
 }
 
@@ -112,6 +125,17 @@ mod tests {
     fn grows(before: &[(&str, u64)], after: &[(&str, u64)]) -> bool {
         let known = BTreeMap::from([("mlx5_0".to_owned(), device(before))]);
         grew(&known, &[device(after)], 1_000_000_000)
+    }
+
+    #[test]
+    fn an_interval_is_troubled_with_the_one_after_it_and_counts_once_whatever_its_parts() {
+        let mut trouble = Trouble::default();
+        let passed: Vec<bool> = [(10, false), (20, true), (20, false), (30, false), (40, false)]
+            .into_iter()
+            .map(|(to, grew)| trouble.passed((to - 10, to), grew))
+            .collect();
+        assert_eq!(passed, [false, true, true, true, false]);
+        assert_eq!((trouble.intervals, trouble.grew, trouble.troubled, trouble.troubled_ns), (4, 1, 2, 20));
     }
 
     #[test]
