@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -50,6 +51,13 @@ pub fn main(test: &Test) -> Result<u8> {
     if programs.is_empty() {
         println!("vm test: there is no tests/{PREFIX}*.rs in the workspace");
         return Ok(0);
+    }
+    if let Some(filter) = &test.filter {
+        let names = names(&programs)?;
+        if !names.iter().any(|name| name.contains(filter)) {
+            eprintln!("vm test: no test has {filter:?} in its name; they are:\n  {}", names.join("\n  "));
+            return Ok(2);
+        }
     }
     let kernels =
         if test.kernel.is_empty() { kernel::TESTED.map(str::to_owned).to_vec() } else { test.kernel.clone() };
@@ -122,6 +130,22 @@ fn in_guest(
 struct Program {
     executable: PathBuf,
     folder: PathBuf,
+}
+
+/// Names of the tests in the programs.
+fn names(programs: &[Program]) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for program in programs {
+        let mut list = Command::new(&program.executable);
+        list.args(["--list", "--ignored", "--format=terse"]).current_dir(&program.folder);
+        names.extend(listed(&String::from_utf8_lossy(&command::output(&mut list)?)));
+    }
+    Ok(names)
+}
+
+/// The names in what a test program prints for `--list`.
+fn listed(output: &str) -> Vec<String> {
+    output.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
 /// A shell script that runs every program, whether or not one before it failed.
@@ -228,6 +252,11 @@ mod tests {
             {"name": "b", "targets": [{"name": "b", "kind": ["lib"]}]},
         ]});
         assert_eq!(targets(&metadata), [("a".to_owned(), vec!["guest_counts".to_owned()])]);
+    }
+
+    #[test]
+    fn tests_are_listed_by_name() {
+        assert_eq!(listed("a::works: test\nb: test\nc: benchmark\n\n2 tests\n"), ["a::works", "b"]);
     }
 
     #[test]
