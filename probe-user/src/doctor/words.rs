@@ -108,8 +108,13 @@ mod tests {
     fn every_word_is_used_on_some_page() {
         let used: std::collections::BTreeSet<&str> =
             super::super::rules::RULES.iter().flat_map(|rule| words_of(rule)).map(|(word, _)| word).collect();
-        let idle: Vec<&str> =
-            WORDS.iter().map(|(word, _)| *word).filter(|word| !used.contains(word)).collect();
+        // What evidence alone says, which no page has.
+        let evidence = ["QPN"];
+        let idle: Vec<&str> = WORDS
+            .iter()
+            .map(|(word, _)| *word)
+            .filter(|word| !used.contains(word) && !evidence.contains(word))
+            .collect();
         assert!(idle.is_empty(), "{idle:?}");
     }
 }
