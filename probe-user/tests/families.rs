@@ -1,5 +1,5 @@
 //! The ten families of optimisations: the baseline of each reference workload has its finding, the optimised way does not,
-//! and no optimised way of any workload is accused of anything of weight. Natively, on the emulated device, with the
+//! and no optimised way of any workload is told anything that would bring nothing. Natively, on the emulated device, with the
 //! timing that the comparison asks for. Recording attaches probes, so this needs root.
 //! `cargo xtask gallery --families` builds what it needs and runs it; `FAMILIES=name,name` runs some alone.
 
@@ -8,9 +8,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use probe_user::doctor::{Finding, Settings, Severity, examine};
+use probe_user::doctor::{Finding, Settings, examine};
 use probe_user::replay::{Window, replay};
 use probe_user::trace::Reader;
+use workloads::load::{Load, Mix, Op, Walk};
+use workloads::predict::{Case, alone};
 use workloads::suite::{Comparison, Timing, Workload, find};
 
 /// The profiler under test; the other programs lie beside it.
@@ -37,9 +39,52 @@ const FAMILIES: &[(&str, &str, &str, &str)] = &[
 /// Value of the swept parameter where the usual one is too small for its finding: on 64 MiB small pages cost little.
 const VALUES: &[(&str, &str)] = &[("contiguous", "268435456")];
 
-/// What an optimised way is rightly told all the same: both ways of that workload are on 4 KiB pages, because they are
-/// about the order of accesses.
-const ALSO_TRUE: &[(&str, &str)] = &[("access-pattern", "registration-small-pages")];
+/// What an optimised way is rightly told all the same, because both ways leave it out: a workload shows one thing. Those of
+/// posting are decided by the timing model, in a test below.
+const ALSO_TRUE: &[(&str, &str)] = &[
+    // It is about the order of accesses: both ways are on 4 KiB pages.
+    ("access-pattern", "registration-small-pages"),
+    ("access-pattern", "one-queue-pair"),
+    ("hugepages", "one-queue-pair"),
+    ("selective-signaling", "one-queue-pair"),
+    ("multi-qp", "one-wr-per-post"),
+    ("multi-qp", "everything-signalled"),
+    ("atomics", "everything-signalled"),
+    ("alignment", "everything-signalled"),
+    ("doorbell-batching", "everything-signalled"),
+];
+
+/// The optimised way of a workload, as the timing model takes it.
+fn optimised(name: &str) -> Option<Case> {
+    let load = Load { size: 64, region: 1 << 20, ..Load::default() };
+    let far = Load { mix: Mix::Only(Op::Read), window: 32, region: 256 << 20, ..load.clone() };
+    let load = match name {
+        "multi-qp" => Load { mix: Mix::Only(Op::Read), qps: 16, window: 16, ..load },
+        "atomics" => {
+            Load { mix: Mix::Only(Op::CompareSwap), size: 8, qps: 8, window: 16, walk: Walk::Random, ..load }
+        }
+        "alignment" => Load { window: 64, ..load },
+        "access-pattern" => Load { walk: Walk::Sequential, ..far },
+        "hugepages" => Load { walk: Walk::Random, ..far },
+        "selective-signaling" => Load { window: 128, batch: 16, signal_every: 16, ..load },
+        "doorbell-batching" => Load { qps: 4, window: 128, batch: 16, ..load },
+        _ => return None,
+    };
+    let page = if name == "hugepages" { 2 << 20 } else { 4096 };
+    Some(Case { page, ..Case::of(load) })
+}
+
+/// The same after following a finding.
+fn followed(case: &Case, id: &str) -> Option<Case> {
+    let load = case.load.clone();
+    let load = match id {
+        "everything-signalled" => Load { signal_every: 16, ..load },
+        "one-wr-per-post" => Load { batch: 16, ..load },
+        "one-queue-pair" => Load { qps: 8, ..load },
+        _ => return None,
+    };
+    Some(Case { load, ..case.clone() })
+}
 
 /// Seconds of a run, under way.
 const SECONDS: &str = "3";
@@ -107,10 +152,7 @@ fn judge(
     if after.iter().any(|finding| finding.id == id) {
         return Some(format!("{id} stays"));
     }
-    let weighty = |finding: &&Finding| {
-        finding.severity >= Severity::Warning && !ALSO_TRUE.contains(&(name, finding.id))
-    };
-    let accused = after.iter().find(weighty)?;
+    let accused = after.iter().find(|finding| !ALSO_TRUE.contains(&(name, finding.id)))?;
     Some(format!("the optimised way is accused of {}", accused.id))
 }
 
@@ -146,6 +188,18 @@ fn the_baseline_of_every_family_has_its_finding_and_the_optimised_way_none() {
         wrong.extend(verdict.map(|why| format!("{name}: {baseline} → {optimised}: {why}")));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn following_what_an_optimised_way_is_told_of_posting_makes_it_faster_still() {
+    let rate = |case: &Case| alone("cx5-like", case).unwrap().unwrap().ops_per_s;
+    for (name, id) in ALSO_TRUE {
+        let Some(case) = optimised(name) else { continue };
+        let Some(followed) = followed(&case, id) else { continue };
+        let gain = rate(&followed) / rate(&case);
+        println!("{name}: {id}: {gain:.2}×");
+        assert!(gain > 1.1, "{name}: {id} would bring {gain:.2}×");
+    }
 }
 
 #[test]

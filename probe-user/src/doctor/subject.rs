@@ -318,6 +318,14 @@ impl<'m> Subject<'m> {
         spins_per_wr(&traffic.all) >= self.limit(&SPARE) || self.waits_for_events()
     }
 
+    /// Requests of the process under way at a time, by Little's law: their rate times the time from post to reap (median);
+    /// `None` where one of them is not known.
+    pub fn under_way(&self) -> Option<f64> {
+        let traffic = self.traffic.filter(|traffic| traffic.has_rates())?;
+        let reap_ns = traffic.post_to_reap()?.quantile(0.5)?;
+        Some(self.per_second(traffic.all.wrs) * reap_ns as f64 / 1e9)
+    }
+
     /// Whether the threads of the process sleep until an event comes: waking up then takes most of a message's time.
     pub fn waits_for_events(&self) -> bool {
         self.process.count(Call::GetCqEvent).total_ns as f64 >= SPARE_ASLEEP * self.busy_ns() as f64

@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use crate::model::{ProcessModel, Queue};
 use crate::report::units;
-use crate::sample::{Counting, ObservedBy, Opcode, QueueCounts, QueueDetail, QueueKind};
+use crate::sample::{Counting, Histogram, ObservedBy, Opcode, QueueCounts, QueueDetail, QueueKind};
 
 use super::finding::Evidence;
 
@@ -106,6 +106,17 @@ impl<'m> Traffic<'m> {
     /// Whether the process posted so much, and this queue pair a share of it worth looking at.
     pub fn enough(&self, counts: &QueueCounts, least: f64) -> bool {
         self.all.wrs as f64 >= least && counts.wrs as f64 * 100.0 >= least
+    }
+
+    /// Time from post to reap of the whole process; `None` where it is not known.
+    pub fn post_to_reap(&self) -> Option<Histogram> {
+        // Some sources keep it for the process alone, some for each queue pair.
+        detail(&self.all).and_then(QueueDetail::post_to_reap).or_else(|| {
+            let mut sum = Histogram::default();
+            let of_queues = self.senders().filter_map(|(_, counts)| detail(counts)?.post_to_reap());
+            of_queues.for_each(|one| sum.merge(&one));
+            (sum.total() > 0).then_some(sum)
+        })
     }
 
     /// Whether counts over time mean something: where only ratios were sampled they do not.

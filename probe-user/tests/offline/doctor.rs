@@ -8,7 +8,7 @@ use probe_user::model::{Model, bucket_of};
 use probe_user::sample::{
     Call, Counting, DataPath, Detail, Device, Event, Facts, FailedCqes, Gid, Header, Histogram, Machine,
     Observed, ObservedBy, Opcode, Placement, Port, ProcessId, ProcessSample, QpAttributes, QueueCounts,
-    QueueDetail, QueueKind, QueueSample, Record, RegistrationSplit, Sample, Strides,
+    QueueDetail, QueueKind, QueueSample, ReapLatency, Record, RegistrationSplit, Sample, Strides,
 };
 
 use crate::common::{ALICE, event, header, mr, process};
@@ -488,6 +488,18 @@ fn what_sources_tell_of_places_and_order() {
     small(false, 1).has("small-not-inlined");
     small(true, 1).lacks("small-not-inlined");
     small(false, 64).lacks("small-not-inlined");
+    // 160,000 a second, each 1 ms under way: 160 at a time, on how many queue pairs ever.
+    let lasting = |ns: u64| {
+        changed(|c, d| {
+            (c.bytes, c.inline) = (c.wrs * 32, 0);
+            d.sizes = BTreeMap::from([(5, c.wrs)]);
+            d.most_outstanding = Some(4);
+            let latency_ns = Histogram(BTreeMap::from([(bucket_of(ns), c.wrs)]));
+            d.post_to_reap_ns = vec![ReapLatency { opcode: Opcode::RdmaWrite, size_class: 5, latency_ns }];
+        })
+    };
+    lasting(1_000_000).lacks("small-not-inlined");
+    lasting(3_000).has("small-not-inlined");
     // Waking up takes longer than the message.
     small(false, 1).event(SECOND, 6 * SECOND, Call::GetCqEvent, Detail::None).lacks("small-not-inlined");
 }
@@ -593,11 +605,8 @@ fn the_program_and_not_the_device_is_slow() {
             (c.wrs, c.post_calls, c.signalled) = (wrs, wrs, wrs);
             d.most_outstanding = Some(1);
             d.cqe_to_post_ns = Some(hist(ns));
-            d.post_to_reap_ns = vec![probe_user::sample::ReapLatency {
-                opcode: Opcode::RdmaWrite,
-                size_class: 8,
-                latency_ns: hist(3000),
-            }];
+            d.post_to_reap_ns =
+                vec![ReapLatency { opcode: Opcode::RdmaWrite, size_class: 8, latency_ns: hist(3000) }];
         })
     };
     gap(200_000, 40_000).has("host-gap-dominates");
@@ -738,11 +747,8 @@ fn with_loss(counter: &'static str, slow_ns: u64) -> Case {
         let late = second % 4 == 1 && second > 1;
         (0..1000).for_each(|_| latency_ns.record(if late { slow_ns } else { 3000 }));
         wrs += 1000;
-        let latency = probe_user::sample::ReapLatency {
-            opcode: Opcode::RdmaWrite,
-            size_class: 8,
-            latency_ns: latency_ns.clone(),
-        };
+        let latency =
+            ReapLatency { opcode: Opcode::RdmaWrite, size_class: 8, latency_ns: latency_ns.clone() };
         let detail = QueueDetail { post_to_reap_ns: vec![latency], ..QueueDetail::default() };
         let counts =
             QueueCounts { wrs, post_calls: wrs, detail: Some(Box::new(detail)), ..QueueCounts::default() };

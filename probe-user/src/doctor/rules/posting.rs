@@ -342,6 +342,8 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
     let rate = subject.per_device_second(those.sum.wrs);
     if is_pipelined(&those.sum, &traffic.all)
         || subject.waits_for_events()
+        // A few on each of many queue pairs are many: the round trips overlap there too.
+        || subject.under_way().is_some_and(|n| n >= MANY_UNDER_WAY as f64)
         || (traffic.has_rates() && rate < subject.limit(&OFTEN))
     {
         return Verdict::Clear;

@@ -237,14 +237,7 @@ fn gap_dominates(subject: &Subject<'_>) -> Verdict {
     if gap.total() < 100 {
         return Verdict::NotEnoughData("fewer than 100 completions were followed by a post");
     }
-    // Some sources keep it for the process alone.
-    let reap = all.and_then(|d| d.post_to_reap()).unwrap_or_else(|| {
-        let mut sum = crate::sample::Histogram::default();
-        for (_, counts) in traffic.senders() {
-            detail(counts).and_then(|d| d.post_to_reap()).into_iter().for_each(|h| sum.merge(&h));
-        }
-        sum
-    });
+    let reap = traffic.post_to_reap().unwrap_or_default();
     let (Some(gap_p50), Some(reap_p50)) = (gap.quantile(0.5), reap.quantile(0.5)) else {
         return Verdict::NotObservable("the time from post to reap is not seen");
     };
