@@ -119,7 +119,14 @@ struct Measured {
 fn run(spec: &LoadSpec) -> Measured {
     let mut options = Options { cqe: 1024, ..Options::default() };
     (options.cap.max_send_wr, options.cap.max_recv_wr) = (128, 128);
-    let link = Link { rnr_retry: 7, max_rd_atomic: 16, max_dest_rd_atomic: 16, ..Link::default() };
+    // Packets as long as those of virtual time.
+    let link = Link {
+        path_mtu: IBV_MTU_4096,
+        rnr_retry: 7,
+        max_rd_atomic: 16,
+        max_dest_rd_atomic: 16,
+        ..Link::default()
+    };
     let mut pairs = vec![pair(options, link)];
     for _ in 1..spec.qps {
         let beside = sharing_queues(&pairs[0], options, link);

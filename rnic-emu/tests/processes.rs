@@ -161,6 +161,7 @@ fn assert_patient(a: &End) {
 /// Code 10 is 4.2 ms; without patience requests fail after 13 ms.
 const IMPATIENT: Link = Link { timeout: 10, retry_cnt: 2, ..DEFAULT };
 const DEFAULT: Link = Link {
+    path_mtu: 3,
     timeout: 8,
     retry_cnt: 2,
     rnr_retry: 2,

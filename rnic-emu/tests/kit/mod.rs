@@ -66,6 +66,8 @@ impl Default for Options {
 /// Attributes of a connection.
 #[derive(Clone, Copy)]
 pub struct Link {
+    /// `IBV_MTU_1024` is 3, `IBV_MTU_4096` 5.
+    pub path_mtu: u32,
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
@@ -77,6 +79,7 @@ pub struct Link {
 impl Default for Link {
     fn default() -> Self {
         Self {
+            path_mtu: 3,
             timeout: 8,
             retry_cnt: 2,
             rnr_retry: 2,
@@ -149,7 +152,7 @@ impl End {
     pub fn to_rtr(&self, peer_qpn: u32, psn: u32, link: Link) {
         let mut a = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
-            path_mtu: 3,
+            path_mtu: link.path_mtu,
             dest_qp_num: peer_qpn,
             rq_psn: psn,
             max_dest_rd_atomic: link.max_dest_rd_atomic,

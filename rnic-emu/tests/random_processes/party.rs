@@ -22,6 +22,7 @@ pub struct Party {
 
 /// How patient the two are: for ever with a receive that is still to be posted, briefly with a dead peer.
 const LINK: Link = Link {
+    path_mtu: 3,
     timeout: 8,
     retry_cnt: 2,
     rnr_retry: 7,
