@@ -26,8 +26,9 @@ pub const LOSS_COUNTERS: [&str; 14] = [
     "retransmits",
 ];
 
-/// What the emulated device sends again after its ACK timeout: no packet is lost there, a peer was away.
-pub const SENT_AGAIN: &str = "retries";
+/// What is sent again after an ACK timeout or a gap, by the emulated device and by soft-RoCE: a packet need not be lost for
+/// that, it is enough that a peer was away.
+pub const SENT_AGAIN: [&str; 2] = ["retries", "completer_retry_err"];
 
 /// Counters of packets that tell of congestion.
 pub const CONGESTION_COUNTERS: [&str; 3] = ["np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets"];
@@ -104,7 +105,7 @@ pub(super) fn grew(known: &BTreeMap<String, Device>, told: &[Device], interval_n
             };
             let sum =
                 |names: &[&str]| names.iter().filter_map(|name| growth(name)).fold(0, u64::saturating_add);
-            loss = loss.saturating_add(sum(&LOSS_COUNTERS)).saturating_add(sum(&[SENT_AGAIN]));
+            loss = loss.saturating_add(sum(&LOSS_COUNTERS)).saturating_add(sum(&SENT_AGAIN));
             congestion = congestion.saturating_add(sum(&CONGESTION_COUNTERS));
         }
     }
@@ -152,7 +153,7 @@ mod tests {
         assert!(!grows(&[], &[("out_of_sequence", 800)]));
         assert!(!grows(&[("out_of_sequence", 800)], &[("out_of_sequence", 3)]));
         assert!(!grew(&BTreeMap::new(), &[device(&[("out_of_sequence", 800)])], 1));
-        let emulated = Device { emulated: true, ..device(&[(SENT_AGAIN, 3)]) };
+        let emulated = Device { emulated: true, ..device(&[(SENT_AGAIN[0], 3)]) };
         assert!(grew(&BTreeMap::new(), &[emulated], 1));
     }
 }

@@ -43,7 +43,7 @@ const TOLD: usize = 6;
 pub static TOGETHER: Rule = Rule {
     id: "latency-with-loss",
     title: "latency rises whenever counters of loss or congestion do",
-    looks_at: "latency from post to reap of each queue pair in samples in which, or right after which, counters of loss or congestion of the host's ports grew (those of packets-lost and network-congested; the emulated device's retries), against the other samples",
+    looks_at: "latency from post to reap of each queue pair in samples in which, or right after which, counters of loss or congestion of the host's ports grew (those of packets-lost and network-congested; the emulated device's retries and soft-RoCE's completer_retry_err), against the other samples",
     plane: Plane::Data,
     thresholds: &[&OFTEN, &SLOWER, &FELT],
     cause: "Counters and latency rise in the same samples: a lost packet is sent again after a round trip or, where nothing follows it, after the ACK timeout, and all behind it on its queue pair waits; congestion control makes senders wait. The program gets no error.",
@@ -149,7 +149,7 @@ fn together(subject: &Subject<'_>) -> Verdict {
         many(trouble.intervals, "sample")
     ));
     let names: Vec<&str> =
-        LOSS_COUNTERS.iter().chain(&CONGESTION_COUNTERS).chain(&[SENT_AGAIN]).copied().collect();
+        LOSS_COUNTERS.iter().chain(&CONGESTION_COUNTERS).chain(&SENT_AGAIN).copied().collect();
     for line in growth(subject.host, &names).1 {
         case = case.because_of(Some(line));
     }
