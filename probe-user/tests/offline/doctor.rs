@@ -674,6 +674,17 @@ fn several_faults_are_all_named_the_dearest_first() {
     assert_eq!(found[..3], ["registration-repeated", "one-wr-per-post", "everything-signalled"], "{found:?}");
 }
 
+/// A queue pair goes to RTR, connected with the peer's of that number.
+fn to_rtr(qp: u64, qpn: u32, dest_qpn: u32) -> Detail {
+    Detail::ModifyQp(QpAttributes {
+        qp,
+        qpn,
+        to: Some("RTR".into()),
+        dest_qpn: Some(dest_qpn),
+        ..QpAttributes::default()
+    })
+}
+
 /// A process beside ALICE: the other end of her queue pairs.
 const BOB: ProcessId = ProcessId { pid: 200, start_ns: 9 };
 
@@ -681,16 +692,6 @@ const BOB: ProcessId = ProcessId { pid: 200, start_ns: 9 };
 /// refused at 5 s.
 fn refused(access: u32, more: impl FnOnce(Case) -> Case) -> Finding {
     let of = |id, t_ns, call, detail| Record::Event(event(id, t_ns, 10, call, detail));
-    let to_rtr = |qp, qpn, dest_qpn| {
-        let attributes = QpAttributes {
-            qp,
-            qpn,
-            to: Some("RTR".into()),
-            dest_qpn: Some(dest_qpn),
-            ..QpAttributes::default()
-        };
-        Detail::ModifyQp(attributes)
-    };
     let mut case = Case::new().queues();
     case.0.push(&process(BOB, "server"));
     let Detail::Mr { mr, pd, addr, length_bytes, lkey, rkey, split, .. } = mr(7, 1 << 30, 1 << 21) else {
@@ -797,16 +798,6 @@ fn what_a_port_waits_is_told_in_ticks_and_not_in_marked_packets() {
 #[test]
 fn messages_that_lie_in_a_queue_nobody_drains_show_though_the_wait_itself_is_not_seen() {
     let sent = |messages: u64| {
-        let peers = |qp, qpn, dest_qpn| {
-            let attributes = QpAttributes {
-                qp,
-                qpn,
-                to: Some("RTR".into()),
-                dest_qpn: Some(dest_qpn),
-                ..QpAttributes::default()
-            };
-            Detail::ModifyQp(attributes)
-        };
         let sends = QueueCounts {
             wrs: messages,
             post_calls: messages,
@@ -818,8 +809,8 @@ fn messages_that_lie_in_a_queue_nobody_drains_show_though_the_wait_itself_is_not
         Case::new()
             .queues()
             .event(3, 10, Call::CreateQp, qp(11, 18))
-            .event(5, 10, Call::ModifyQp, peers(10, 17, 18))
-            .event(6, 10, Call::ModifyQp, peers(11, 18, 17))
+            .event(5, 10, Call::ModifyQp, to_rtr(10, 17, 18))
+            .event(6, 10, Call::ModifyQp, to_rtr(11, 18, 17))
             .on(2, sends, cq, Observed { by: ObservedBy::Tap, ..Observed::default() })
     };
     sent(90).has("event-lost-wakeup");
