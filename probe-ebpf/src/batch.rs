@@ -13,11 +13,12 @@ use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::counters::{Batch, ObjectCounters, SIZES, failure, kind, place, qp, source};
 use probe_common::wire::hits;
 
+use crate::addresses::size_class;
 use crate::data;
 use crate::meter::{self, Meter};
 use crate::subject::Subject;
 use crate::user::{clear, half, word};
-use crate::walk::{SIGNALED, size_class};
+use crate::walk::SIGNALED;
 
 /// `wr_flags` of `struct ibv_qp_ex`.
 const WR_FLAGS: u64 = 176;

@@ -10,6 +10,7 @@
 #![no_main]
 #![feature(asm_experimental_arch)]
 
+mod addresses;
 mod arch;
 mod batch;
 mod callers;

@@ -10,6 +10,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use probe_common::counters::{ObjectCounters, Ring, UnderWay, detail, qp};
 
+use crate::addresses::{Steps, Told, is_zero, size_class};
 use crate::data::{self, AT_ONCE, SendWr, Sge, Thread, WrStart};
 use crate::user::{clear, read};
 
@@ -133,84 +134,6 @@ impl Kind {
     fn class(self) -> u64 {
         self.opcode | size_class(self.bytes) << 8
     }
-}
-
-/// Where a kind of memory was used last.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Steps {
-    at: u64,
-    behind: u64,
-}
-
-impl Steps {
-    /// A step to a buffer. Returns 1 if it leads to the same place, and 1 if it goes on where the last one ended.
-    #[inline(always)]
-    fn to(&mut self, at: u64, length: u64) -> (u64, u64) {
-        let same = is_zero((at ^ self.at) << 1 >> 1);
-        let sequential = is_zero((at ^ self.behind) << 1 >> 1);
-        self.at = at;
-        self.behind = at.wrapping_add(length);
-        (same, sequential)
-    }
-}
-
-/// What addresses tell of several work requests, a byte each: sums of as many as are read at once fit.
-#[derive(Clone, Copy)]
-struct Told(u64);
-
-impl Told {
-    const LOCAL_SAME: u32 = 0;
-    const LOCAL_SEQUENTIAL: u32 = 8;
-    const REMOTE_SAME: u32 = 16;
-    const REMOTE_SEQUENTIAL: u32 = 24;
-    const MERGEABLE: u32 = 32;
-    const UNALIGNED_64: u32 = 40;
-    const UNALIGNED_4096: u32 = 48;
-    /// What is told of local memory and of remote memory, alignment left out.
-    const LOCAL: u64 = 0xffff;
-    const REMOTE: u64 = 0xff_ffff << 16;
-
-    /// Of one work request: the bits of all its addresses, and whether its local and remote steps lead to the same place
-    /// or go on.
-    #[inline(always)]
-    fn of(low: u64, (same, sequential): (u64, u64), (remote_same, remote_sequential): (u64, u64)) -> Self {
-        let unaligned_64 = ((low & 63) + 63) >> 6;
-        let unaligned_4096 = ((low & 4095) + 4095) >> 12;
-        Self(
-            same << Self::LOCAL_SAME
-                | sequential << Self::LOCAL_SEQUENTIAL
-                | remote_same << Self::REMOTE_SAME
-                | remote_sequential << Self::REMOTE_SEQUENTIAL
-                | (sequential & remote_sequential) << Self::MERGEABLE
-                | unaligned_64 << Self::UNALIGNED_64
-                | unaligned_4096 << Self::UNALIGNED_4096,
-        )
-    }
-
-    #[inline(always)]
-    fn get(self, which: u32) -> u64 {
-        self.0 >> which & 0xff
-    }
-}
-
-/// 1 where a word is 0, else 0. Without a branch: in a loop over many requests each would double the verifier's work.
-#[inline(always)]
-fn is_zero(word: u64) -> u64 {
-    // The highest bit tells; words here are addresses, lengths and differences of addresses, and have it clear.
-    word.wrapping_sub(1) >> 63
-}
-
-/// Place of the highest bit, plus one.
-#[inline(always)]
-fn bits(word: u64) -> u64 {
-    64 - word.leading_zeros() as u64
-}
-
-/// The class of a size; see [`probe_common::counters::SIZES`].
-#[inline(always)]
-pub fn size_class(bytes: u64) -> u64 {
-    bits(bytes.wrapping_sub(1).wrapping_add(is_zero(bytes)))
 }
 
 /// A number cut to `MASK`. The compiler would drop the mask where it knows the range; the verifier does not know it.

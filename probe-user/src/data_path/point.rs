@@ -123,22 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_said_to_be_probed_is() {
-        use Role::*;
-        for role in [
-            PostSend,
-            PostRecv,
-            PostSrqRecv,
-            PollCq,
-            ReqNotifyCq,
-            WrStart,
-            WrComplete,
-            WrAbort,
-            WrSend,
-            WrSetSge,
-            StartPoll,
-            NextPoll,
-            EndPoll,
-        ] {
+        for &role in Role::ALL {
             let points = function(role, 0, 0, Class::Emulated);
             let said = match role.probed() {
                 Probed::Nowhere => vec![],

@@ -31,72 +31,61 @@ pub enum ProviderError {
     NotElf(String, #[source] object::Error),
 }
 
-/// What a function of the data path does; the names are those of its field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names of the fields in ibv_context_ops, ibv_qp_ex and ibv_cq_ex")]
-pub enum Role {
-    PostSend,
-    PostRecv,
-    PostSrqRecv,
-    PollCq,
-    ReqNotifyCq,
-    WrStart,
-    WrComplete,
-    WrAbort,
-    WrAtomicCmpSwp,
-    WrAtomicFetchAdd,
-    WrBindMw,
-    WrLocalInv,
-    WrRdmaRead,
-    WrRdmaWrite,
-    WrRdmaWriteImm,
-    WrSend,
-    WrSendImm,
-    WrSendInv,
-    WrSendTso,
-    WrSetInlineData,
-    WrSetInlineDataList,
-    WrSetSge,
-    WrSetSgeList,
-    StartPoll,
-    NextPoll,
-    EndPoll,
+/// Defines the roles, so that none can be missing among all of them or be without a name.
+macro_rules! roles {
+    ($($role:ident = $name:literal,)+) => {
+        /// What a function of the data path does; the names are those of its field.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        #[expect(missing_docs, reason = "the names of the fields in ibv_context_ops, ibv_qp_ex and ibv_cq_ex")]
+        pub enum Role {
+            $($role,)+
+        }
+
+        impl Role {
+            /// Every one.
+            pub const ALL: &[Self] = &[$(Self::$role),+];
+
+            /// The field's own name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$role => $name,)+
+                }
+            }
+        }
+    };
+}
+
+roles! {
+    PostSend = "post_send",
+    PostRecv = "post_recv",
+    PostSrqRecv = "post_srq_recv",
+    PollCq = "poll_cq",
+    ReqNotifyCq = "req_notify_cq",
+    WrStart = "wr_start",
+    WrComplete = "wr_complete",
+    WrAbort = "wr_abort",
+    WrAtomicCmpSwp = "wr_atomic_cmp_swp",
+    WrAtomicFetchAdd = "wr_atomic_fetch_add",
+    WrBindMw = "wr_bind_mw",
+    WrLocalInv = "wr_local_inv",
+    WrRdmaRead = "wr_rdma_read",
+    WrRdmaWrite = "wr_rdma_write",
+    WrRdmaWriteImm = "wr_rdma_write_imm",
+    WrSend = "wr_send",
+    WrSendImm = "wr_send_imm",
+    WrSendInv = "wr_send_inv",
+    WrSendTso = "wr_send_tso",
+    WrSetInlineData = "wr_set_inline_data",
+    WrSetInlineDataList = "wr_set_inline_data_list",
+    WrSetSge = "wr_set_sge",
+    WrSetSgeList = "wr_set_sge_list",
+    StartPoll = "start_poll",
+    NextPoll = "next_poll",
+    EndPoll = "end_poll",
 }
 
 impl Role {
-    /// The field's own name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PostSend => "post_send",
-            Self::PostRecv => "post_recv",
-            Self::PostSrqRecv => "post_srq_recv",
-            Self::PollCq => "poll_cq",
-            Self::ReqNotifyCq => "req_notify_cq",
-            Self::WrStart => "wr_start",
-            Self::WrComplete => "wr_complete",
-            Self::WrAbort => "wr_abort",
-            Self::WrAtomicCmpSwp => "wr_atomic_cmp_swp",
-            Self::WrAtomicFetchAdd => "wr_atomic_fetch_add",
-            Self::WrBindMw => "wr_bind_mw",
-            Self::WrLocalInv => "wr_local_inv",
-            Self::WrRdmaRead => "wr_rdma_read",
-            Self::WrRdmaWrite => "wr_rdma_write",
-            Self::WrRdmaWriteImm => "wr_rdma_write_imm",
-            Self::WrSend => "wr_send",
-            Self::WrSendImm => "wr_send_imm",
-            Self::WrSendInv => "wr_send_inv",
-            Self::WrSendTso => "wr_send_tso",
-            Self::WrSetInlineData => "wr_set_inline_data",
-            Self::WrSetInlineDataList => "wr_set_inline_data_list",
-            Self::WrSetSge => "wr_set_sge",
-            Self::WrSetSgeList => "wr_set_sge_list",
-            Self::StartPoll => "start_poll",
-            Self::NextPoll => "next_poll",
-            Self::EndPoll => "end_poll",
-        }
-    }
-
     /// True for functions that stand in the objects themselves, not in `context->ops`.
     pub fn is_extended(self) -> bool {
         self >= Self::WrStart
