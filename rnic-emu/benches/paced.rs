@@ -137,16 +137,15 @@ fn run(spec: &LoadSpec) -> Measured {
     }
     let total = spec.warmup + spec.measure;
     let (mut credits, mut posted, mut done) = (spec.outstanding, 0, 0);
-    let mut silent = vec![0; pairs.len()];
+    let mut lists: Vec<Listed> = pairs.iter().map(|pair| Listed::new(pair, spec)).collect();
     let (mut start, mut cpu) = (Instant::now(), cpu_seconds());
     let begun = start;
     let mut measuring = false;
     for turn in 0.. {
-        let at = turn % pairs.len();
         if credits >= spec.list && posted < total + u64::from(spec.outstanding) {
             credits -= spec.list;
             posted += u64::from(spec.list);
-            post(&pairs[at], spec, &mut silent[at]);
+            lists[turn % pairs.len()].post();
         }
         if credits < spec.list {
             while let Some(wc) = kit::poll(pairs[0].0.send_cq) {
@@ -208,40 +207,61 @@ fn receive(end: &End, bytes: u32) {
     assert_eq!(end.receive(0, &mut [end.sge(0, bytes)]), 0);
 }
 
-/// Posts one list. `silent` counts the requests since the last signalled one.
-fn post((a, b): &(End, End), spec: &LoadSpec, silent: &mut u32) {
-    let opcode = match spec.op {
-        Op::Read => IBV_WR_RDMA_READ,
-        Op::Send => IBV_WR_SEND,
-        Op::FetchAdd => IBV_WR_ATOMIC_FETCH_AND_ADD,
-        _ => IBV_WR_RDMA_WRITE,
-    };
-    let mut sge = a.sge(0, spec.bytes);
-    // Page-aligned or not, the start of the buffer may lie between two words.
-    let aligned = b.addr(0).next_multiple_of(8);
-    let mut list: Vec<ibv_send_wr> = (0..spec.list)
-        .map(|_| {
+/// The list that one QP posts over and over, made beforehand: virtual time knows of no time of the program's own.
+struct Listed {
+    qp: *mut ibv_qp,
+    /// What the requests point to.
+    _sge: Box<ibv_sge>,
+    requests: Vec<ibv_send_wr>,
+    signal_every: u32,
+    /// Requests since the last signalled one.
+    silent: u32,
+}
+
+impl Listed {
+    fn new((a, b): &(End, End), spec: &LoadSpec) -> Self {
+        let opcode = match spec.op {
+            Op::Read => IBV_WR_RDMA_READ,
+            Op::Send => IBV_WR_SEND,
+            Op::FetchAdd => IBV_WR_ATOMIC_FETCH_AND_ADD,
+            _ => IBV_WR_RDMA_WRITE,
+        };
+        let mut sge = Box::new(a.sge(0, spec.bytes));
+        // Page-aligned or not, the start of the buffer may lie between two words.
+        let aligned = b.addr(0).next_multiple_of(8);
+        let one = || {
             let mut wr = match spec.op {
                 Op::FetchAdd => kit::atomic(opcode, 0, aligned, b.lkey(), 1, 0),
                 _ => kit::remote(opcode, 0, aligned, b.lkey()),
             };
-            *silent += 1;
-            let signalled = silent.is_multiple_of(spec.signal_every);
-            wr.send_flags = if signalled { IBV_SEND_SIGNALED } else { 0 };
-            wr.send_flags |= if spec.inline { IBV_SEND_INLINE } else { 0 };
-            (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
+            wr.send_flags = if spec.inline { IBV_SEND_INLINE } else { 0 };
+            (wr.sg_list, wr.num_sge) = (&raw mut *sge, 1);
             wr
-        })
-        .collect();
-    let mut next = null_mut();
-    for wr in list.iter_mut().rev() {
-        wr.next = next;
-        next = wr;
+        };
+        let mut requests: Vec<ibv_send_wr> = std::iter::repeat_with(one).take(spec.list as usize).collect();
+        let mut next = null_mut();
+        for wr in requests.iter_mut().rev() {
+            wr.next = next;
+            next = wr;
+        }
+        Self { qp: a.qp, _sge: sge, requests, signal_every: spec.signal_every, silent: 0 }
     }
-    let mut bad = null_mut();
-    // SAFETY: a live QP and a valid list.
-    let r = unsafe { ((*a.context).ops.post_send.expect("filled"))(a.qp, next, &mut bad) };
-    assert_eq!(r, 0);
+
+    fn post(&mut self) {
+        for wr in &mut self.requests {
+            self.silent += 1;
+            let signalled = self.silent.is_multiple_of(self.signal_every);
+            wr.send_flags &= !IBV_SEND_SIGNALED;
+            wr.send_flags |= if signalled { IBV_SEND_SIGNALED } else { 0 };
+        }
+        let mut bad = null_mut();
+        // SAFETY: a live QP and a valid list.
+        let r = unsafe {
+            let post = (*(*self.qp).context).ops.post_send.expect("filled");
+            post(self.qp, self.requests.as_mut_ptr(), &mut bad)
+        };
+        assert_eq!(r, 0);
+    }
 }
 
 /// Completions so far that the machine was too slow for.
