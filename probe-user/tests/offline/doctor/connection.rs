@@ -1,0 +1,117 @@
+//! Rules on how queue pairs are connected, and how long that takes.
+
+use probe_user::sample::{Call, Detail, Gid, QpAttributes};
+
+use super::case::{Case, SECOND, nic, qp, with_nic};
+
+#[test]
+fn a_peer_that_does_not_resolve_is_told_from_a_refused_attribute() {
+    let to_rtr = QpAttributes { qp: 10, qpn: 17, to: Some("RTR".into()), ..QpAttributes::default() };
+    let fails = |errno| {
+        Case::new().queues().failed(Call::ModifyQp, errno, Detail::ModifyQp(to_rtr.clone())).findings()
+    };
+    let found = fails(libc::ETIMEDOUT);
+    assert_eq!((found[0].id, found.len()), ("peer-unresolved", 1));
+    let found = fails(libc::EINVAL);
+    assert_eq!((found[0].id, found.len()), ("qp-change-failed", 1));
+}
+
+#[test]
+fn path_mtu_against_the_ports() {
+    let mtu = |bytes| {
+        with_nic(nic(&[])).rtr(QpAttributes { path_mtu_bytes: Some(bytes), ..QpAttributes::default() })
+    };
+    mtu(1024).has("path-mtu-small");
+    mtu(4096).lacks("path-mtu-small");
+    mtu(4096).lacks("path-mtu-large");
+    let mut slow = nic(&[]);
+    slow.ports[0].active_mtu_bytes = 1024;
+    with_nic(slow)
+        .rtr(QpAttributes { path_mtu_bytes: Some(4096), ..QpAttributes::default() })
+        .has("path-mtu-large");
+}
+
+#[test]
+fn a_gid_that_is_not_routed() {
+    let gid = |index, gid: &str, kind: &str| Gid { index, gid: gid.into(), gid_type: kind.into() };
+    let goes_out = |index| {
+        let mut device = nic(&[]);
+        device.ports[0].gids = vec![
+            gid(0, "fe80:0000::1", "IB/RoCE v1"),
+            gid(1, "fe80:0000::1", "RoCE v2"),
+            gid(3, "0000::ffff:0a00:0001", "RoCE v2"),
+        ];
+        with_nic(device).rtr(QpAttributes {
+            sgid_index: Some(index),
+            port: Some(1),
+            ..QpAttributes::default()
+        })
+    };
+    assert!(goes_out(0).has("gid-wrong-type").title.contains("RoCE v1"));
+    assert!(goes_out(1).has("gid-wrong-type").title.contains("link-local"));
+    goes_out(3).lacks("gid-wrong-type");
+}
+
+#[test]
+fn one_queue_pair_outside_the_traffic_class() {
+    let classes = |last: u8| {
+        (0..10).fold(Case::new(), |case, i| {
+            let attributes = QpAttributes {
+                qp: 10 + i,
+                qpn: i as u32,
+                to: Some("RTR".into()),
+                traffic_class: Some(if i == 9 { last } else { 106 }),
+                ..QpAttributes::default()
+            };
+            case.event(3 + i, 1, Call::CreateQp, qp(10 + i, i as u32)).event(
+                20 + i,
+                1,
+                Call::ModifyQp,
+                Detail::ModifyQp(attributes),
+            )
+        })
+    };
+    let found = classes(0).has("traffic-class-mixed");
+    assert_eq!(found.evidence[1].qpns, [9]);
+    classes(106).lacks("traffic-class-mixed");
+}
+
+#[test]
+fn connections_that_take_long_or_are_refused() {
+    let connects = |after_ns, kind, status| {
+        let cm = |event, status| Detail::Cm { id: 9, event, status };
+        Case::new().event(10, 5, Call::CmConnect, cm(0, 0)).event(
+            10 + after_ns,
+            5,
+            Call::CmGetEvent,
+            cm(kind, status),
+        )
+    };
+    connects(SECOND, 9, 0).has("connect-slow");
+    connects(1_000_000, 9, 0).lacks("connect-slow");
+    connects(1_000_000, 8, 28).has("connect-failed");
+}
+
+#[test]
+fn queue_pairs_that_come_and_go_are_told_from_a_program_that_ends() {
+    let lives = |n: u64, at_once: u64, takes: u64| {
+        (0..n).fold(Case::new(), |case, i| {
+            let born = 1000 + i * SECOND / n * 9;
+            let dies = born + SECOND / n * 9 * at_once;
+            let made = case.event(born, takes, Call::CreateQp, qp(100 + i % at_once, 20 + i as u32));
+            made.event(dies, takes, Call::DestroyQp, Detail::Object { object: 100 + i % at_once })
+        })
+    };
+    lives(400, 1, 5_000_000).has("qp-churn");
+    lives(400, 1, 50_000).lacks("qp-churn");
+    lives(30, 1, 5_000_000).lacks("qp-churn");
+    // Made one after the other, and destroyed by a program that ends.
+    let together = (0..400).fold(Case::new(), |case, i| {
+        case.event(1000 + i, 5_000_000, Call::CreateQp, qp(100 + i, 20 + i as u32))
+    });
+    (0..400)
+        .fold(together, |case, i| {
+            case.event(9 * SECOND + i, 5_000_000, Call::DestroyQp, Detail::Object { object: 100 + i })
+        })
+        .lacks("qp-churn");
+}

@@ -1,0 +1,123 @@
+//! Errors traced to queue pair, peer and region; what nobody reaps.
+
+use std::collections::BTreeMap;
+
+use probe_user::doctor::{Finding, Severity};
+use probe_user::sample::{
+    Call, Detail, FailedCqes, Observed, ObservedBy, Opcode, ProcessId, QpAttributes, QueueCounts,
+    QueueDetail, Record,
+};
+
+use super::case::{Case, SECOND, busy, qp};
+use crate::common::{ALICE, event, mr, process};
+
+#[test]
+fn a_completion_queue_that_ran_over() {
+    let told = |kind| Case::new().event(5, 1, Call::GetAsyncEvent, Detail::Wait { object: 1, value: kind });
+    told(0).has("cq-overrun");
+    told(9).lacks("cq-overrun");
+}
+
+#[test]
+fn an_error_is_traced_to_its_queue_pair_and_peer() {
+    let (qp, mut cq) = busy();
+    cq.statuses = BTreeMap::from([(0, 10), (12, 1), (5, 30)]);
+    cq.detail = Some(Box::new(QueueDetail {
+        failed_by_qp: vec![FailedCqes { status: 12, qpn: 17, count: 1 }],
+        ..QueueDetail::default()
+    }));
+    let peer =
+        QpAttributes { dest_qpn: Some(99), dgid: Some("::ffff:10.0.0.7".into()), ..QpAttributes::default() };
+    let findings = Case::new().queues().rtr(peer).counts(qp, cq).findings();
+    assert_eq!((findings[0].id, findings[0].severity), ("retry-exceeded", Severity::Problem));
+    assert!(findings[0].evidence[0].text.contains("QPN 17 (to QPN 99 at ::ffff:10.0.0.7)"), "{findings:#?}");
+    // What is flushed after the first error is no news.
+    assert!(!findings.iter().any(|f| f.id == "requests-flushed"));
+}
+
+/// A queue pair goes to RTR, connected with the peer's of that number.
+fn to_rtr(qp: u64, qpn: u32, dest_qpn: u32) -> Detail {
+    Detail::ModifyQp(QpAttributes {
+        qp,
+        qpn,
+        to: Some("RTR".into()),
+        dest_qpn: Some(dest_qpn),
+        ..QpAttributes::default()
+    })
+}
+
+/// A process beside ALICE: the other end of her queue pairs.
+const BOB: ProcessId = ProcessId { pid: 200, start_ns: 9 };
+
+/// ALICE's QP 17 and BOB's QP 18 connected with each other, BOB with a region of that access, and ALICE's request for it
+/// refused at 5 s.
+fn refused(access: u32, more: impl FnOnce(Case) -> Case) -> Finding {
+    let of = |id, t_ns, call, detail| Record::Event(event(id, t_ns, 10, call, detail));
+    let mut case = Case::new().queues();
+    case.0.push(&process(BOB, "server"));
+    let Detail::Mr { mr, pd, addr, length_bytes, lkey, rkey, split, .. } = mr(7, 1 << 30, 1 << 21) else {
+        unreachable!("a region")
+    };
+    let region = Detail::Mr { mr, pd, addr, length_bytes, access, lkey, rkey, split };
+    for record in [
+        of(ALICE, 10, Call::ModifyQp, to_rtr(10, 17, 18)),
+        of(BOB, 10, Call::CreateQp, qp(10, 18)),
+        of(BOB, 20, Call::RegMr, region),
+        of(BOB, 30, Call::ModifyQp, to_rtr(10, 18, 17)),
+    ] {
+        case.0.push(&record);
+    }
+    let (sends, mut cq) = busy();
+    cq.statuses = BTreeMap::from([(0, 10), (10, 1)]);
+    cq.detail = Some(Box::new(QueueDetail {
+        failed_by_qp: vec![FailedCqes { status: 10, qpn: 17, count: 1 }],
+        ..QueueDetail::default()
+    }));
+    more(case).counts(sends, cq).has("remote-access-error")
+}
+
+#[test]
+fn refused_access_is_traced_to_the_regions_of_the_other_end() {
+    let text = |finding: &Finding| {
+        finding.evidence.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
+    };
+    let dereg = |t_ns| {
+        move |mut case: Case| {
+            case.0.push(&Record::Event(event(BOB, t_ns, 10, Call::DeregMr, Detail::Object { object: 7 })));
+            case
+        }
+    };
+    let found = refused(7, dereg(3 * SECOND));
+    assert!(found.cause.contains("deregistered at the other end"), "{found:#?}");
+    assert!(text(&found).contains("3.00 s after RTR: 0x40000000 + 2 MiB (rkey 0x7)"), "{found:#?}");
+    let found = refused(1, |case| case);
+    assert!(found.cause.contains("registered without IBV_ACCESS_REMOTE_WRITE"), "{found:#?}");
+    let found = refused(7, |case| case);
+    assert!(found.cause.contains("reaches beyond the region"), "{found:#?}");
+    assert!(text(&found).contains("QPN 18 of server, pid 200"), "{found:#?}");
+    // Given back long after the failure, at the end of the program.
+    let found = refused(7, dereg(20 * SECOND));
+    assert!(found.cause.contains("reaches beyond the region"), "{found:#?}");
+}
+
+#[test]
+fn messages_that_lie_in_a_queue_nobody_drains_show_though_the_wait_itself_is_not_seen() {
+    let sent = |messages: u64| {
+        let sends = QueueCounts {
+            wrs: messages,
+            post_calls: messages,
+            opcodes: BTreeMap::from([(Opcode::Send, messages)]),
+            ..QueueCounts::default()
+        };
+        let cq = QueueCounts { notifies: 100, polls: 100, cqes: 100, ..QueueCounts::default() };
+        // Both queue pairs count as senders: half of it each.
+        Case::new()
+            .queues()
+            .event(3, 10, Call::CreateQp, qp(11, 18))
+            .event(5, 10, Call::ModifyQp, to_rtr(10, 17, 18))
+            .event(6, 10, Call::ModifyQp, to_rtr(11, 18, 17))
+            .on(2, sends, cq, Observed { by: ObservedBy::Tap, ..Observed::default() })
+    };
+    sent(90).has("event-lost-wakeup");
+    sent(50).lacks("event-lost-wakeup");
+}
