@@ -155,6 +155,7 @@ fn qp_attributes(words: &[u64; PAYLOAD_WORDS]) -> QpAttributes {
         attr_mask: mask,
         from: (from != u32::MAX).then(|| qp_state(from)),
         to: state.then(|| qp_state(u32_at(0))),
+        qp_access_flags: named(3).then(|| u32_at(32)),
         path_mtu_bytes: mtu.then(|| mtu_bytes(u32_at(8))),
         dest_qpn: named(20).then(|| u32_at(28)),
         dgid: (av && is_global).then(|| {
@@ -287,6 +288,7 @@ mod tests {
         attr[0] = 2;
         attr[8] = 5;
         attr[28..32].copy_from_slice(&0x1234u32.to_ne_bytes());
+        attr[32] = 7;
         attr[56] = 0xfe;
         attr[56 + 20] = 7;
         attr[56 + 22] = 104;
@@ -307,7 +309,7 @@ mod tests {
         let Detail::ModifyQp(found) = event(&m).unwrap().detail else { panic!("not modify") };
         assert_eq!(found.to.as_deref(), Some("RTR"));
         assert_eq!(found.path_mtu_bytes, Some(4096));
-        assert_eq!(found.dest_qpn, Some(0x1234));
+        assert_eq!((found.dest_qpn, found.qp_access_flags), (Some(0x1234), Some(7)));
         assert_eq!(found.dgid.as_deref(), Some("fe00::"));
         assert_eq!((found.sgid_index, found.traffic_class, found.dlid), (Some(7), Some(104), Some(9)));
         assert_eq!((found.max_rd_atomic, found.max_dest_rd_atomic), (Some(16), Some(17)));

@@ -91,6 +91,13 @@ pub fn rights_needed(traffic: &Traffic<'_>, qp: &Qp) -> Vec<(u32, &'static str)>
     NEEDS.iter().filter(|(_, _, opcodes)| needed(opcodes)).map(|(bit, name, _)| (*bit, *name)).collect()
 }
 
+/// Those of the rights that the queue pair's own access flags, as set at INIT, deny its peer; none where they were not
+/// seen.
+pub fn denied(qp: &Qp, rights: &[(u32, &'static str)]) -> Vec<&'static str> {
+    let Some(flags) = qp.attributes.qp_access_flags else { return Vec::new() };
+    rights.iter().filter(|(bit, _)| flags & bit == 0).map(|(_, name)| *name).collect()
+}
+
 /// What the regions of a protection domain say of a request that was refused.
 pub struct Regions {
     /// In words.

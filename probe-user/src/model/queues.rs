@@ -515,6 +515,7 @@ fn merge(mine: &mut QpAttributes, new: &QpAttributes) {
     mine.attr_mask |= new.attr_mask;
     mine.from.clone_from(&new.from);
     mine.to = new.to.clone().or(mine.to.take());
+    mine.qp_access_flags = new.qp_access_flags.or(mine.qp_access_flags);
     mine.path_mtu_bytes = new.path_mtu_bytes.or(mine.path_mtu_bytes);
     mine.dest_qpn = new.dest_qpn.or(mine.dest_qpn);
     mine.dgid = new.dgid.as_deref().map(clipped).or(mine.dgid.take());

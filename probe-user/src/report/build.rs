@@ -377,6 +377,7 @@ fn queue_pair(qp: &model::Qp, relative: impl Fn(Option<u64>) -> Option<u64>) -> 
         send_cq: qp.send_cq,
         recv_cq: qp.recv_cq,
         srq: qp.srq,
+        qp_access_flags: a.qp_access_flags,
         path_mtu_bytes: a.path_mtu_bytes,
         dest_qpn: a.dest_qpn,
         dgid: a.dgid.clone(),

@@ -453,6 +453,8 @@ pub struct Qp {
     pub recv_cq: u64,
     /// SRQ: the process's pointer, 0 without.
     pub srq: u64,
+    /// What peers may do through it, bits of `enum ibv_access_flags`.
+    pub qp_access_flags: Option<u32>,
     /// Path MTU as set.
     pub path_mtu_bytes: Option<u32>,
     /// The peer's QP number.

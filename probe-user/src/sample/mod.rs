@@ -545,6 +545,9 @@ pub struct QpAttributes {
     /// `RESET`, `INIT`, `RTR`, `RTS`, `SQD`, `SQE`, `ERR`, or the number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// What peers may do through it, bits of `enum ibv_access_flags`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qp_access_flags: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_mtu_bytes: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

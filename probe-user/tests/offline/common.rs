@@ -273,6 +273,7 @@ pub fn every_kind_of_record() -> Vec<Record> {
         attr_mask: 0x1e_0000,
         from: Some("INIT".into()),
         to: Some("RTR".into()),
+        qp_access_flags: Some(7),
         path_mtu_bytes: Some(1024),
         dest_qpn: Some(18),
         dgid: Some("::1".into()),

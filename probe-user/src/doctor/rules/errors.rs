@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::finding::{Confidence, Evidence, Severity, many, times};
 use super::super::peer::{
-    self, End, LOCAL_WRITE, Why, by_place, is_own, other_end, regions, rights_needed, who,
+    self, End, LOCAL_WRITE, Why, by_place, denied, is_own, other_end, regions, rights_needed, who,
 };
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Verdict};
 use super::super::subject::{Subject, peer_of};
@@ -65,7 +65,7 @@ pub static RNR: Rule = Rule {
 pub static REMOTE_ACCESS: Rule = Rule {
     id: "remote-access-error",
     title: "the peer refuses access to its memory",
-    looks_at: "completions with status 10 (IBV_WC_REM_ACCESS_ERR), with the peer of the queue pair and, where the other end is recorded too, the regions of its protection domain: which allow such requests, which were deregistered while it was connected, and who made them",
+    looks_at: "completions with status 10 (IBV_WC_REM_ACCESS_ERR), with the peer of the queue pair and, where the other end is recorded too, the access flags of its queue pair and the regions of its protection domain: which allow such requests, which were deregistered while it was connected, and who made them",
     plane: Plane::Data,
     thresholds: &[],
     cause: "One of five: the rkey is wrong or its region was deregistered; the range reaches beyond the region; the region lacks the access flag (remote write, read, atomic); it belongs to another protection domain than the peer's queue pair; or that queue pair's access flags forbid it.",
@@ -317,10 +317,19 @@ fn remote_access(subject: &Subject<'_>) -> Verdict {
         end.qp.qpn,
         if names.is_empty() { "access that is not known" } else { names.as_str() }
     )));
+    let denied = denied(end.qp, &rights).join(" and ");
+    if !denied.is_empty() {
+        return case
+            .because(format!("qp_access_flags of QPN {}, as set at INIT, lack {denied}", end.qp.qpn))
+            .cause(format!("The access flags of the other end's queue pair forbid such requests, whatever its regions allow: {denied} was not set when it went to INIT."))
+            .remedy(format!("At the other end, set qp_access_flags to include {denied} in the ibv_modify_qp call to INIT (with IBV_QP_ACCESS_FLAGS in its mask), and register the memory with the same."))
+            .found();
+    }
     let found = regions(subject, &end, &rights, failed.first_ns);
     for line in found.evidence {
         case = case.because_of(Some(line));
     }
+    let seen = end.qp.attributes.qp_access_flags.is_some();
     match found.why {
         Some(Why::Gone) => case
             .sure(Confidence::Medium)
@@ -334,8 +343,16 @@ fn remote_access(subject: &Subject<'_>) -> Verdict {
             .remedy("Register the memory in the protection domain that the queue pair was created in (ibv_reg_mr's and ibv_create_qp's pd), before the peer is told of it."),
         None => case
             .sure(Confidence::Medium)
-            .cause("The other end has living regions that allow such requests, and none was given back: the address or length reaches beyond the region, the rkey is of another one, or qp_access_flags of that queue pair forbid it (they are not seen).")
-            .remedy("Compare rkey, address and length that the program uses with the regions named in the evidence, and check qp_access_flags at INIT at the other end."),
+            .cause(if seen {
+                "The other end has living regions that allow such requests, its queue pair allows them too, and no region was given back: the address or length reaches beyond the region, or the rkey is of another one."
+            } else {
+                "The other end has living regions that allow such requests, and none was given back: the address or length reaches beyond the region, the rkey is of another one, or qp_access_flags of that queue pair forbid it (its change to INIT was not seen)."
+            })
+            .remedy(if seen {
+                "Compare rkey, address and length that the program uses with the regions named in the evidence."
+            } else {
+                "Compare rkey, address and length that the program uses with the regions named in the evidence, and check qp_access_flags at INIT at the other end."
+            }),
     }
     .found()
 }

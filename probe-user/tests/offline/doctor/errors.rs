@@ -95,6 +95,28 @@ fn refused_access_is_traced_to_the_regions_of_the_other_end() {
     let found = refused(7, |case| case);
     assert!(found.cause.contains("reaches beyond the region"), "{found:#?}");
     assert!(text(&found).contains("QPN 18 of server, pid 200"), "{found:#?}");
+    // What the other end's queue pair forbids is refused whatever its regions allow.
+    let flags = |qp_access_flags| {
+        move |mut case: Case| {
+            let init = QpAttributes {
+                qp: 10,
+                qpn: 18,
+                to: Some("INIT".into()),
+                qp_access_flags: Some(qp_access_flags),
+                ..QpAttributes::default()
+            };
+            case.0.push(&Record::Event(event(BOB, 25, 10, Call::ModifyQp, Detail::ModifyQp(init))));
+            case
+        }
+    };
+    let found = refused(7, flags(4));
+    assert!(
+        text(&found).contains("qp_access_flags of QPN 18, as set at INIT, lack IBV_ACCESS_REMOTE_WRITE"),
+        "{found:#?}"
+    );
+    assert!(found.cause.contains("forbid such requests"), "{found:#?}");
+    let found = refused(7, flags(7));
+    assert!(found.cause.contains("its queue pair allows them too"), "{found:#?}");
     // Given back long after the failure, at the end of the program.
     let found = refused(7, dereg(20 * SECOND));
     assert!(found.cause.contains("reaches beyond the region"), "{found:#?}");

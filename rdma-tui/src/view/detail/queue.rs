@@ -132,6 +132,13 @@ fn attributes(lines: &mut Lines, qp: &Qp, context: Context<'_>) {
     if let Some(n) = a.sgid_index {
         lines.fact("own GID index", n.to_string(), theme);
     }
+    if let Some(flags) = a.qp_access_flags {
+        let rights = [(2, "write"), (4, "read"), (8, "atomics")];
+        let allowed: Vec<&str> =
+            rights.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
+        let text = if allowed.is_empty() { "nothing but SEND".to_owned() } else { allowed.join(", ") };
+        lines.fact("peer may", text, theme);
+    }
     if let Some(n) = a.path_mtu_bytes {
         lines.fact("path MTU", format!("{n} B"), theme);
     }
