@@ -244,6 +244,31 @@ fn a_process_with_its_own_copy_of_the_libraries_in_another_mount_namespace_is_co
     assert!(places.iter().any(|place| place.starts_with(&own)), "{places:?}");
 }
 
+/// What is probed in a provider's file are functions of its data path, each as what it is: pointers in memory that was
+/// freed lead elsewhere, and a probe in the middle of an instruction would destroy it.
+fn check_places(told: &Told, file: &Path) {
+    let provider = inspect(file, &Kernel::running()).expect("a library");
+    let functions = provider.functions.iter();
+    let known: Vec<(String, u64)> = functions
+        .flat_map(|f| {
+            let entry = f.file_offset.unwrap_or(0);
+            [entry, entry + f.probe_delta.unwrap_or(0)].map(|at| (f.role.name().to_owned(), at))
+        })
+        .collect();
+    let name = file.canonicalize().expect("the file").file_name().expect("a name").to_owned();
+    let probes = told.all["probes"].as_array().expect("a list");
+    for probe in probes {
+        let (word, place) =
+            (probe["name"].as_str().expect("a name"), probe["place"].as_str().expect("a place"));
+        let role = word.strip_prefix("data-path:").expect("of the data path");
+        let (path, offset) = place.split_once("+0x").expect("a file and an offset");
+        assert_eq!(Path::new(path).file_name(), Some(name.as_os_str()), "{probe}");
+        let offset = offset.split(' ').next().expect("a number");
+        let offset = u64::from_str_radix(offset, 16).expect("a number");
+        assert!(known.contains(&(role.to_owned(), offset)), "{probe}");
+    }
+}
+
 #[test]
 fn a_provider_that_is_unloaded_and_loaded_again_is_counted_on_and_each_queue_pair_by_itself() {
     if !can_announce() {
@@ -253,5 +278,7 @@ fn a_provider_that_is_unloaded_and_loaded_again_is_counted_on_and_each_queue_pai
     let program = compile(announced.folder.path(), "comes_and_goes.c", "comes_and_goes", &[]);
     let rounds = data_path::rounds(20).to_string();
     let command = [program.to_str().expect("a path"), "libmlx5.so.1", &rounds, "gone"];
-    check_one_after_the_other(&announced.attach_to(&command, ("MLX5_STALL_CQ_POLL", "0")));
+    let told = announced.attach_to(&command, ("MLX5_STALL_CQ_POLL", "0"));
+    check_one_after_the_other(&told);
+    check_places(&told, &library("mlx5"));
 }

@@ -5,6 +5,7 @@
 //! only, present pages only, within a budget. Each function is named by the file it lies in, so that a probe can be
 //! attached there, also in another mount namespace.
 
+mod beginnings;
 pub(crate) mod layout;
 mod live;
 mod memory;
@@ -26,6 +27,7 @@ use crate::target::{MappedFile, identity};
 pub use live::{ObjectAt, function_words, places_of};
 pub use search::{Budget, Cut, Device};
 
+use beginnings::{Beginnings, Begins};
 use memory::Process;
 use regions::Regions;
 use search::Descriptors;
@@ -232,16 +234,22 @@ pub fn sites(found: &Found, kernel: &Kernel) -> Vec<Site> {
 pub fn places(found: &Found, kernel: &Kernel) -> Vec<(Site, MappedFile)> {
     let of_contexts = found.contexts.iter().map(|c| &c.functions);
     let of_objects = found.qps.iter().map(|q| &q.functions).chain(found.cqs.iter().map(|c| &c.functions));
-    let mut all: BTreeMap<(Role, u64, &std::path::Path), &MappedFile> = BTreeMap::new();
-    for (role, place) in of_contexts.chain(of_objects).flatten() {
-        all.entry((*role, place.offset, &place.file.path)).or_insert(&place.file);
+    let mut beginnings = Beginnings::default();
+    let mut all: BTreeMap<(Role, u64, &std::path::Path), (&MappedFile, Begins)> = BTreeMap::new();
+    for functions in of_contexts.chain(of_objects) {
+        let begins = beginnings.of_all(functions.values());
+        for (role, place) in functions {
+            let known = all.entry((*role, place.offset, &place.file.path)).or_insert((&place.file, begins));
+            // One object that is beyond doubt is enough.
+            known.1 = known.1.min(begins);
+        }
     }
     all.into_iter()
-        .map(|((role, offset, _), file)| (site(role, offset, file, kernel), file.clone()))
+        .map(|((role, offset, _), (file, begins))| (site(role, offset, file, begins, kernel), file.clone()))
         .collect()
 }
 
-fn site(role: Role, file_offset: u64, mapped: &MappedFile, kernel: &Kernel) -> Site {
+fn site(role: Role, file_offset: u64, mapped: &MappedFile, begins: Begins, kernel: &Kernel) -> Site {
     /// Longer than any entry.
     const CODE: usize = 256;
     let mut code = vec![0; CODE];
@@ -264,6 +272,14 @@ fn site(role: Role, file_offset: u64, mapped: &MappedFile, kernel: &Kernel) -> S
         Ok(file) => file,
         Err(error) => return unprobed(format!("cannot open the file: {error}"), None),
     };
+    let doubt = match begins {
+        Begins::Here => None,
+        Begins::Unknown => Some("the file does not say where its functions begin"),
+        Begins::NotHere => Some("what the object points to are no functions: it is gone"),
+    };
+    if let Some(doubt) = doubt {
+        return unprobed(doubt.to_owned(), Some(file));
+    }
     let entry =
         Entry { code: &code, offset: file_offset, arguments: role.arguments(), owner: Owner::Foreign };
     match entry::choose(&entry, kernel) {

@@ -262,8 +262,7 @@ impl<M: Memory> Search<'_, M> {
             }
         }
         let before = address.checked_sub(context::SIZE_BEFORE)?;
-        let size = self.memory.word(before)?;
-        if !context::SIZES.contains(&size) || size % 8 != 0 {
+        if !is_context_size(self.memory.word(before)?) {
             return None;
         }
         let device = chunk.word(at, 0).filter(|d| self.regions.is_data(*d))?;
@@ -308,11 +307,9 @@ impl<M: Memory> Search<'_, M> {
     }
 
     fn queue_pair(&mut self, chunk: &Chunk, at: u64, owner: u64) -> Option<FoundQp> {
-        let (_, number) = halves(chunk.word(at, qp::HANDLE_AND_NUMBER)?);
-        let (state, qp_type) = halves(chunk.word(at, qp::STATE_AND_TYPE)?);
-        // RESET to ERR; RC, UC, UD, RAW_PACKET, XRC_SEND, XRC_RECV, DRIVER.
-        let plausible =
-            (1..1 << 24).contains(&number) && state <= 6 && matches!(qp_type, 2..=4 | 8..=10 | 0xff);
+        let (number, state) = (chunk.word(at, qp::HANDLE_AND_NUMBER)?, chunk.word(at, qp::STATE_AND_TYPE)?);
+        let plausible = is_queue_pair(number, state);
+        let ((_, number), (state, qp_type)) = (halves(number), halves(state));
         if !plausible || !self.points_back(chunk.word(at, qp::PD)?, owner) {
             return None;
         }
@@ -334,11 +331,10 @@ impl<M: Memory> Search<'_, M> {
     }
 
     fn completion_queue(&mut self, chunk: &Chunk, at: u64, owner: u64) -> Option<FoundCq> {
-        let (handle, cqe) = halves(chunk.word(at, cq::HANDLE_AND_CQE)?);
+        let [size, lock, kind] = [cq::HANDLE_AND_CQE, cq::MUTEX, cq::MUTEX_KIND].map(|f| chunk.word(at, f));
+        let plausible = is_completion_queue(size?, lock?, kind?);
+        let (handle, cqe) = halves(size?);
         let channel = chunk.word(at, cq::CHANNEL)?;
-        let (lock, _) = halves(chunk.word(at, cq::MUTEX)?);
-        let (kind, _) = halves(chunk.word(at, cq::MUTEX_KIND)?);
-        let plausible = (1..=1 << 24).contains(&cqe) && handle <= 1 << 24 && lock <= 2 && kind <= 3;
         if !plausible || (channel != 0 && !self.points_back(channel, owner)) {
             return None;
         }
@@ -366,6 +362,24 @@ fn push<T>(list: &mut Vec<T>, item: T, cut: &mut Option<Cut>) {
     } else {
         *cut = cut.or(Some(Cut::Objects));
     }
+}
+
+/// True for a size that a `verbs_context` can have.
+pub fn is_context_size(word: u64) -> bool {
+    context::SIZES.contains(&word) && word % 8 == 0
+}
+
+/// True where words of [`qp`], handle with number and state with type, can be those of a queue pair.
+pub fn is_queue_pair(handle_and_number: u64, state_and_type: u64) -> bool {
+    let ((_, number), (state, qp_type)) = (halves(handle_and_number), halves(state_and_type));
+    // RESET to ERR; RC, UC, UD, RAW_PACKET, XRC_SEND, XRC_RECV, DRIVER.
+    (1..1 << 24).contains(&number) && state <= 6 && matches!(qp_type, 2..=4 | 8..=10 | 0xff)
+}
+
+/// True where words of [`cq`], handle with size and two of the mutex, can be those of a completion queue.
+pub fn is_completion_queue(handle_and_cqe: u64, mutex: u64, mutex_kind: u64) -> bool {
+    let ((handle, cqe), (lock, _), (kind, _)) = (halves(handle_and_cqe), halves(mutex), halves(mutex_kind));
+    (1..=1 << 24).contains(&cqe) && handle <= 1 << 24 && lock <= 2 && kind <= 3
 }
 
 /// Low and high half of a word.

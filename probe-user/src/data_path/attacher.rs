@@ -130,10 +130,14 @@ impl Attacher {
         let Ok(words) = contexts::function_words(pid, object) else { return Vec::new() };
         // A program makes thousands of objects, and all of a kind go through the same functions.
         let seen = self.seen.entry(pid).or_default();
-        if seen.len() >= MOST_SEEN || !seen.insert(words) {
+        if seen.len() >= MOST_SEEN || seen.contains(&words) {
             return Vec::new();
         }
         let Ok(places) = contexts::places_of(pid, object, &self.kernel) else { return Vec::new() };
+        // What is gone already tells nothing of the next one with the same words.
+        if !places.is_empty() {
+            seen.insert(words);
+        }
         self.places(places)
     }
 

@@ -179,7 +179,7 @@ fn collect_stubs(
 }
 
 /// Reads the search table of `.eh_frame_hdr`: the one encoding linkers emit (32-bit offsets from the section).
-fn function_starts(section: u64, header: &[u8]) -> BTreeSet<u64> {
+pub fn function_starts(section: u64, header: &[u8]) -> BTreeSet<u64> {
     const VERSION: u8 = 1;
     const FRAME_POINTER_BYTES: usize = 4;
     const UDATA4: u8 = 0x03;

@@ -17,6 +17,8 @@ use serde::Serialize;
 use crate::entry::{self, Choice, Class, Entry, Kernel, Owner};
 use library::{Library, Pointer};
 
+pub(crate) use library::function_starts;
+
 /// Why a library could not be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
