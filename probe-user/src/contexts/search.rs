@@ -366,7 +366,7 @@ fn push<T>(list: &mut Vec<T>, item: T, cut: &mut Option<Cut>) {
 
 /// True for a size that a `verbs_context` can have.
 pub fn is_context_size(word: u64) -> bool {
-    context::SIZES.contains(&word) && word % 8 == 0
+    context::SIZES.contains(&word) && word.is_multiple_of(8)
 }
 
 /// True where words of [`qp`], handle with number and state with type, can be those of a queue pair.
