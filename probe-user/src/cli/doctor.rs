@@ -216,7 +216,12 @@ fn look(args: &Args) -> Result<(Model, ExitCode)> {
     if let Some(stdout) = stdout {
         rustix::stdio::dup2_stdout(stdout).context("cannot take standard output back")?;
     }
-    Ok((read(&trace)?, status?))
+    match (read(&trace), status) {
+        (Ok(model), status) => Ok((model, status?)),
+        // Without a recording, why there is none is the news, not that it cannot be read.
+        (Err(_), Err(error)) => Err(error),
+        (Err(error), Ok(_)) => Err(error),
+    }
 }
 
 /// Posts and polls of a command are looked at too, unless the options for `record` decide it: by probes where they can

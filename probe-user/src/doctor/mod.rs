@@ -7,6 +7,7 @@
 mod coverage;
 mod document;
 mod finding;
+mod growth;
 mod manual;
 mod peer;
 mod prove;
@@ -51,6 +52,10 @@ pub struct Diagnosis {
 /// Why nothing is said of posts and polls.
 const UNSEEN: &str = "posts and polls were not observed";
 
+/// Why nothing is said of control calls.
+const CALLS_UNSEEN: &str =
+    "registrations, creations, state changes and waits were not observed: their probes need root";
+
 /// The rule of that name.
 pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().copied().find(|rule| rule.id == id)
@@ -92,6 +97,12 @@ pub fn examine(model: &Model, settings: &Settings) -> Diagnosis {
             {
                 case.confidence = case.confidence.lower();
                 case.evidence.push(caveat);
+            }
+            if matches!(verdict, Verdict::Clear)
+                && rule.plane == Plane::Control
+                && !subject::sees_calls(model, process)
+            {
+                verdict = Verdict::NotObservable(CALLS_UNSEEN);
             }
             settle(rule, Some(process), verdict, &mut diagnosis.findings, &mut open);
         }

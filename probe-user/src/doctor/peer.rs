@@ -75,10 +75,9 @@ pub fn who(subject: &Subject<'_>, end: &End<'_>) -> String {
 
 /// Where an object was made, in words; empty where no stack was taken.
 pub fn by_place(subject: &Subject<'_>, process: &ProcessModel, site: Option<usize>) -> String {
-    let caller = site.and_then(|site| process.sites.get(site)).and_then(|site| site.stack.first());
-    caller.map_or_else(String::new, |caller| {
-        format!(" by {}", crate::report::frame(subject.model, process.info.id, *caller))
-    })
+    let site = site.and_then(|site| process.sites.get(site));
+    let caller = site.and_then(|site| crate::report::caller(subject.model, process.info.id, &site.stack));
+    caller.map_or_else(String::new, |caller| format!(" by {caller}"))
 }
 
 /// The access rights that requests of this queue pair need at the peer.
@@ -169,7 +168,9 @@ pub fn regions(
             made(subject, process, ended.region.site)
         ));
     }
-    let shown = if fit.is_empty() { unfit.clone() } else { fit.clone() };
+    let mut shown = if fit.is_empty() { unfit.clone() } else { fit.clone() };
+    // Between two samples one may have been alive and gone: it is told of once.
+    shown.retain(|region| !gone.iter().any(|ended| std::ptr::eq(&raw const ended.region, *region)));
     for region in youngest(shown) {
         let right = if allows(region) { "" } else { ", not allowed there" };
         let made = made(subject, process, region.site);

@@ -23,6 +23,16 @@ pub const SPARE: Threshold = Threshold {
     why: "an empty poll takes about as long as a post (40 against 50 ns): with one for every two requests a fourth of the time is spent waiting, and the device is what limits",
 };
 
+/// Counters of senders that met no posted receive, by device.
+const RNR_EVENTS: [&str; 4] = ["rnr_nak_retry_err", "rcvd_rnr_err", "send_rnr_err", "rnr_naks_received"];
+
+/// The wait that min_rnr_timer 0 stands for, ns.
+pub const LONGEST_RNR_NS: u64 = 655_360_000;
+
+/// Said of rules that judge what was asked for when queue pairs were connected.
+pub const CONNECTED_BEFORE: &str =
+    "the queue pairs were connected before the recording began: their timers and retry counts were not seen";
+
 /// Share of the time in ibv_get_cq_event from where on the same holds.
 const SPARE_ASLEEP: f64 = 0.3;
 
@@ -40,6 +50,7 @@ pub struct Host<'m> {
     pub most_qps: Option<ProcessId>,
     traffic_classes: OnceCell<BTreeMap<u8, u64>>,
     largest_region: OnceCell<u64>,
+    waited_for_receives_ns: OnceCell<Option<u64>>,
     pub(super) settings: &'m Settings,
     pub(super) rule: &'static str,
 }
@@ -53,6 +64,7 @@ impl<'m> Host<'m> {
             most_qps: model.processes.values().max_by_key(|p| live(p)).map(|p| p.info.id),
             traffic_classes: OnceCell::new(),
             largest_region: OnceCell::new(),
+            waited_for_receives_ns: OnceCell::new(),
             settings,
             rule: "",
         }
@@ -119,6 +131,18 @@ impl<'m> Host<'m> {
     /// Growth of several counters together.
     pub fn grown_in_all(&self, names: &[&str]) -> u64 {
         names.iter().flat_map(|name| self.grown(name)).map(|(_, n)| n).fold(0, u64::saturating_add)
+    }
+
+    /// How long senders waited for receives at most, over all queue pairs together, ns: so many receiver-not-ready events of
+    /// the longest wait there is. `None` where no queue pair asks for that wait, or none met it.
+    pub fn waited_for_receives_ns(&self) -> Option<u64> {
+        *self.waited_for_receives_ns.get_or_init(|| {
+            let zero = |qp: &Qp| qp.attributes.min_rnr_timer == Some(0);
+            let asks = |p: &ProcessModel| p.queues.live().any(zero) || p.queues.ended().any(zero);
+            let events = self.grown_in_all(&RNR_EVENTS);
+            let met = events > 0 && self.model.processes.values().any(asks);
+            met.then(|| events.saturating_mul(LONGEST_RNR_NS))
+        })
     }
 
     /// Smallest and largest active MTU of the ports that are up and tell one, bytes.
@@ -215,6 +239,12 @@ impl<'m> Subject<'m> {
         REGISTRATIONS.iter().map(|call| self.process.succeeded_calls(*call)).sum()
     }
 
+    /// Whether it has reliable queue pairs, and none of them was seen being connected.
+    pub fn connected_before(&self) -> bool {
+        let unseen = |qp: &&Qp| qp.transitions.is_empty() && qp.created_ns.is_none();
+        !self.qps.is_empty() && self.qps.iter().all(unseen)
+    }
+
     /// Whether any live probe counts `call`: without one, none seen is not none made.
     pub fn sees(&self, call: Call) -> bool {
         use crate::sample::Verdict;
@@ -273,8 +303,8 @@ impl<'m> Subject<'m> {
         let id = self.process.info.id;
         let mut places: BTreeMap<String, u64> = BTreeMap::new();
         for site in self.process.sites.iter().filter(|site| calls.contains(&site.call) && of(site) > 0) {
-            let Some(caller) = site.stack.first() else { continue };
-            *places.entry(crate::report::frame(self.model, id, *caller)).or_default() += of(site);
+            let Some(caller) = crate::report::caller(self.model, id, &site.stack) else { continue };
+            *places.entry(caller).or_default() += of(site);
         }
         let mut places: Vec<(String, u64)> = places.into_iter().collect();
         places.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
@@ -403,6 +433,16 @@ impl<'m> Subject<'m> {
         }
         peers
     }
+}
+
+/// Whether control calls of the process were, or would have been, seen: without, none seen is not none made.
+pub fn sees_calls(model: &Model, process: &ProcessModel) -> bool {
+    use crate::sample::Verdict;
+    let live = |verdict: &Verdict| matches!(verdict, Verdict::Live | Verdict::Sampled { .. });
+    // A trace that tells of no probe at all, of none that failed either, was not made by recording here.
+    !process.calls.is_empty()
+        || model.probes.is_empty()
+        || model.probes.values().any(|probe| probe.call.is_some() && live(&probe.verdict))
 }
 
 /// The peer of a QP, without its number there.

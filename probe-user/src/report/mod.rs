@@ -17,5 +17,5 @@ pub use by_queue::{OfCq, OfQp, by_cq, by_qp};
 pub use diff::{DIFF_SCHEMA, Diff, Metric, Outcome, diff};
 pub use document::*;
 pub use names::{errno, known_wc_status, wc_status};
-pub use sites::{OfSite, by_site, frame};
+pub use sites::{OfSite, by_site, caller, callers, frame};
 pub use text::{Layout, write as write_text};

@@ -60,7 +60,7 @@ pub fn by_site(model: &Model, filter: &Filter) -> Groups {
                 comm: process.info.comm.clone(),
                 host: process.info.host.clone(),
                 call: site.call,
-                site: stack.first().cloned(),
+                site: caller(model, process.info.id, &site.stack),
                 stack,
                 count: 0,
                 failed: 0,
@@ -85,6 +85,18 @@ pub fn by_site(model: &Model, filter: &Filter) -> Groups {
         key(a).cmp(&key(b)).then_with(|| a.stack.cmp(&b.stack))
     });
     Groups { schema: GROUPS_SCHEMA.to_owned(), sites, ..Groups::default() }
+}
+
+/// The place in the program that a call comes from: the innermost frame that is no function of libibverbs' headers.
+pub fn caller(model: &Model, id: ProcessId, stack: &[u64]) -> Option<String> {
+    callers(model, id, stack).next()
+}
+
+/// The same place, the one that called it, and so on outwards.
+pub fn callers<'m>(model: &'m Model, id: ProcessId, stack: &'m [u64]) -> impl Iterator<Item = String> + 'm {
+    let wraps = |address: &u64| model.symbols.get(&(id, *address)).is_some_and(|symbol| symbol.is_wrapper());
+    let from = stack.iter().position(|address| !wraps(address)).unwrap_or(0);
+    stack.iter().skip(from).map(move |address| frame(model, id, *address))
 }
 
 /// A frame in words, as far as the trace knows the address.

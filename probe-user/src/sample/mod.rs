@@ -27,7 +27,7 @@ pub use facts::{Facts, Limits, Machine, Placement};
 pub use judgement::Judgement;
 pub use merged::{Connection, End, Host, OffsetFrom};
 pub use messages::{Cqe, Gap, Message, MessageEnd, Poll, Post, PostedTo, PostedWr};
-pub use symbol::Symbol;
+pub use symbol::{Symbol, is_verbs_header};
 
 /// The schema named by every trace header this version writes.
 pub const SCHEMA: &str = "rdma-trace/1";

@@ -1,5 +1,7 @@
 //! What an address of a stack is.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +45,17 @@ impl Symbol {
             (false, line) => format!("{} ({}:{line})", self.name, file(&self.source)),
         }
     }
+
+    /// Whether it is a function of libibverbs' or librdmacm's headers around the call that is told of: every program has
+    /// the same.
+    pub fn is_wrapper(&self) -> bool {
+        is_verbs_header(Path::new(&self.source))
+    }
+}
+
+/// Whether the file is a header of libibverbs or librdmacm that holds functions around its calls.
+pub fn is_verbs_header(path: &Path) -> bool {
+    ["infiniband/verbs.h", "rdma/rdma_verbs.h"].iter().any(|header| path.ends_with(header))
 }
 
 const fn is_none(n: &u64) -> bool {

@@ -12,10 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Symbolizer};
+use blazesym::symbolize::{InlinedFn, Input, Symbolizer};
 
 use super::spaces::Place;
-use crate::sample::{ProcessId, Record, Symbol};
+use crate::sample::{ProcessId, Record, Symbol, is_verbs_header};
 
 /// Addresses waiting; further ones are asked for again when they occur again.
 const MAX_WAITING: usize = 4096;
@@ -130,8 +130,8 @@ fn describe(symbolizer: &Symbolizer, file: &File, offset: u64, symbol: &mut Symb
     let Some(found) = found.as_sym() else { return };
     symbol.name = cut(&found.name);
     symbol.offset_bytes = (found.offset as u64).saturating_add(1);
-    // Where the call was inlined, the name and line are those of the innermost function.
-    let line = match found.inlined.last() {
+    // Where the call was inlined, the name and line are those of the innermost function that the program's authors wrote.
+    let line = match found.inlined.iter().rfind(|inlined| !is_wrapper(inlined)) {
         Some(inlined) => {
             symbol.name = cut(&inlined.name);
             inlined.code_info.as_ref()
@@ -142,6 +142,12 @@ fn describe(symbolizer: &Symbolizer, file: &File, offset: u64, symbol: &mut Symb
         symbol.source = line.to_path().to_string_lossy().into_owned();
         symbol.line = line.line.unwrap_or(0);
     }
+}
+
+/// Whether a function comes from a header of libibverbs or librdmacm: their calls are macros and inline functions around
+/// what is probed, and to name those would name the same place for every call.
+fn is_wrapper(inlined: &InlinedFn<'_>) -> bool {
+    inlined.code_info.as_ref().is_some_and(|line| is_verbs_header(&line.to_path()))
 }
 
 fn cut(name: &str) -> String {

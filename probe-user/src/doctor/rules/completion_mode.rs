@@ -157,7 +157,9 @@ fn busy(subject: &Subject<'_>) -> Verdict {
     }
     // What waits for a receiver that is not ready is told so by another rule.
     let waits = ["rnr_nak_retry_err", "rnr_naks_received"];
-    if subject.host.grown_in_all(&waits) > all.wrs / 10 && all.wrs > 0 {
+    let most_wait = subject.host.grown_in_all(&waits) > all.wrs / 10 && all.wrs > 0;
+    let waits_long = subject.host.waited_for_receives_ns().is_some_and(|ns| ns >= subject.busy_ns() / 2);
+    if most_wait || waits_long {
         return Verdict::Clear;
     }
     let core = (polls * POLL_NS / 1e9).min(1.0);
@@ -170,7 +172,8 @@ fn busy(subject: &Subject<'_>) -> Verdict {
     .costs(Cost {
         cpu_share: Some(core),
         text: format!(
-            "polls alone take {} of a core, if each takes {POLL_NS} ns (assumed, not measured here)",
+            "up to a whole core for each thread that does nothing else; the calls alone {} of one, if each takes {POLL_NS} ns \
+             (assumed, not measured here)",
             percent(core)
         ),
         ..Cost::default()

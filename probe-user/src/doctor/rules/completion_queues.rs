@@ -173,7 +173,14 @@ fn too_small(subject: &Subject<'_>) -> Verdict {
         many(worst.qps.peak, "queue pair")
     ))
     .because_of(seen.map(|n| Evidence {
-        text: format!("{} of them were under way at the same time", count(n)),
+        text: if worst.qps.peak > 1 {
+            format!(
+                "at most {} of them were under way at the same time: the most of each queue pair, added up",
+                count(n)
+            )
+        } else {
+            format!("{} of them were under way at the same time", count(n))
+        },
         qpns: Vec::new(),
     }))
     .found()

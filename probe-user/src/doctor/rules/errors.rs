@@ -9,7 +9,7 @@ use super::super::peer::{
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Verdict};
 use super::super::subject::{Subject, peer_of};
 use super::man;
-use crate::model::Qp;
+use crate::model::{Qp, Queue};
 use crate::report::known_wc_status;
 use crate::report::units::{bytes, duration};
 use crate::sample::QueueKind;
@@ -171,28 +171,17 @@ fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
         for (queue, counts) in traffic.polled() {
             for status in statuses {
                 let Some(n) = counts.statuses.get(status) else { continue };
-                let sharers = subject.process.queues.sharers(queue.pointer);
-                let ended = || {
-                    subject.qps.iter().filter(|qp| qp.cqs().any(|cq| cq == queue.pointer)).map(|qp| qp.qpn)
+                let qpns = could_be_meant(subject, queue);
+                let place = match qpns.as_slice() {
+                    [] => format!("CQ {}", queue.number),
+                    [one] => format!("the completion queue of QPN {one}{}", about(subject, *one)),
+                    several => {
+                        let names: Vec<String> = several.iter().map(u32::to_string).collect();
+                        format!("the completion queue of QPN {}", names.join(", "))
+                    }
                 };
-                let qpns: Vec<u32> = if sharers.is_empty() {
-                    ended().take(TOLD).collect()
-                } else {
-                    sharers.into_iter().take(TOLD).collect()
-                };
-                let peers = match qpns.as_slice() {
-                    [one] => about(subject, *one),
-                    _ => String::new(),
-                };
-                let names = qpns.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-                evidence.push(Evidence {
-                    text: format!(
-                        "{}, {}, on the completion queue of QPN {names}{peers}",
-                        name(*status),
-                        times(*n)
-                    ),
-                    qpns,
-                });
+                evidence
+                    .push(Evidence { text: format!("{}, {}, on {place}", name(*status), times(*n)), qpns });
             }
         }
         evidence.truncate(TOLD);
@@ -212,6 +201,22 @@ fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
         });
     }
     Some(Failed { count: total, evidence, qpns, first_ns: first.unwrap_or((0, u64::MAX)) })
+}
+
+/// The queue pairs that complete into a queue and lived when its first error was taken, the oldest first: a program that
+/// connects anew after an error has destroyed the one that failed. All of them where none is known to have lived then.
+fn could_be_meant(subject: &Subject<'_>, queue: &Queue) -> Vec<u32> {
+    let (from_ns, to_ns) = queue.first_error_ns.unwrap_or((0, u64::MAX));
+    let lived = |qp: &Qp| {
+        qp.created_ns.is_none_or(|t_ns| t_ns <= to_ns) && qp.destroyed_ns.is_none_or(|t_ns| t_ns >= from_ns)
+    };
+    let mut its: Vec<&Qp> =
+        subject.qps.iter().copied().filter(|qp| qp.cqs().any(|cq| cq == queue.pointer)).collect();
+    if its.iter().any(|qp| lived(qp)) {
+        its.retain(|qp| lived(qp));
+    }
+    its.sort_by_key(|qp| (qp.created_ns, qp.qpn));
+    its.into_iter().take(TOLD).map(|qp| qp.qpn).collect()
 }
 
 impl Failed {

@@ -274,7 +274,12 @@ fn rnr_growing(subject: &Subject<'_>) -> Verdict {
     }
     let forever = subject.those(|qp| qp.attributes.rnr_retry == Some(7));
     case.because_of(forever.map(|(n, which)| Evidence {
-        text: format!("{} try for ever: {}", many(n, "queue pair"), which.text),
+        text: format!(
+            "{} {} for ever: {}",
+            many(n, "queue pair"),
+            if n == 1 { "tries" } else { "try" },
+            which.text
+        ),
         ..which
     }))
     .found()

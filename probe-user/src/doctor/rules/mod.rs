@@ -38,7 +38,7 @@ use man;
 fn untimed(published: &str) -> Cost {
     Cost {
         text: format!(
-            "nothing worth knowing on this device, which has no NIC's timing; on a NIC about {published} (published figure)"
+            "what it costs is not seen on this device, which has no NIC's timing; on a NIC about {published} (published figure)"
         ),
         ..Cost::default()
     }

@@ -1,9 +1,11 @@
 //! The path to the peer: MTU, GID, reads outstanding, traffic class.
 
+use std::collections::HashMap;
+
 use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
-use super::super::traffic::mean_bytes;
+use super::super::traffic::{ATOMICS, READS, Traffic, detail, mean_bytes, of_opcodes};
 use super::man;
 use crate::model::Qp;
 use crate::report::units::{count, percent};
@@ -70,7 +72,7 @@ pub static GID_TYPE: Rule = Rule {
 pub static READS_ONE: Rule = Rule {
     id: "reads-one-at-a-time",
     title: "only one READ or atomic may be outstanding per queue pair",
-    looks_at: "max_rd_atomic at RTS and max_dest_rd_atomic at RTR, and the share of READs and atomics where posts are observed",
+    looks_at: "max_rd_atomic at RTS, the share of READs and atomics, and how many requests of a queue pair are under way at a time where that is known",
     plane: Plane::Control,
     thresholds: &[&READ_SHARE],
     cause: "With max_rd_atomic 1 a READ or atomic starts when the one before has come back: throughput is one message per round trip (2 µs: half a million a second on each queue pair at most). 0 or a forgotten mask bit has the same effect, or forbids them.",
@@ -236,20 +238,44 @@ fn gid_type(subject: &Subject<'_>) -> Verdict {
 
 fn reads_one(subject: &Subject<'_>) -> Verdict {
     let one = |qp: &Qp| qp.attributes.max_rd_atomic.is_some_and(|n| n <= 1);
-    let Some((n, which)) = subject.those(one) else { return Verdict::Clear };
-    let mut case = match subject.reads_share() {
+    if subject.those(one).is_none() {
+        return Verdict::Clear;
+    }
+    let (share, wrs) = match subject.reads_share() {
         // Nobody knows whether it reads at all: perftest's write tests set 1 and lose nothing.
         None => return Verdict::NotObservable("whether READs or atomics are posted is not seen"),
         Some((share, _)) if share < subject.limit(&READ_SHARE) => return Verdict::Clear,
-        Some((share, wrs)) => Case::new(
-            Severity::Warning,
-            Confidence::High,
-            format!("{} with one READ or atomic at a time", many(n, "queue pair")),
-        )
-        .because(format!("{} of {} work requests are READs or atomics", percent(share), count(wrs))),
+        Some(known) => known,
     };
-    case = case.because_of(Some(which));
-    case.found()
+    // Who has one request under way at a time waits for the round trip in any case.
+    let waiting: HashMap<(u64, u32), Option<u64>> = subject
+        .traffic
+        .into_iter()
+        .flat_map(Traffic::senders)
+        .filter_map(|(queue, counts)| {
+            let reads = of_opcodes(counts, &READS).saturating_add(of_opcodes(counts, &ATOMICS));
+            let most = detail(counts).and_then(|d| d.most_outstanding);
+            (reads > 0 && most.is_none_or(|n| n >= 2)).then_some(((queue.pointer, queue.number), most))
+        })
+        .collect();
+    let those = |qp: &Qp| one(qp) && waiting.contains_key(&(qp.qp, qp.qpn));
+    let Some((n, which)) = subject.those(those) else { return Verdict::Clear };
+    let most = waiting.values().copied().flatten().max();
+    Case::new(
+        Severity::Warning,
+        Confidence::High,
+        format!("{} with one READ or atomic at a time", many(n, "queue pair")),
+    )
+    .because(format!("{} of {} work requests are READs or atomics", percent(share), count(wrs)))
+    .because_of(most.map(|n| Evidence {
+        text: format!(
+            "up to {} posted at a time on one of them, of which one is under way",
+            many(n, "request")
+        ),
+        qpns: Vec::new(),
+    }))
+    .because_of(Some(which))
+    .found()
 }
 
 fn traffic_class(subject: &Subject<'_>) -> Verdict {

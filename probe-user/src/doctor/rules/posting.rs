@@ -1,6 +1,6 @@
 //! How work is handed to the device.
 
-use super::super::finding::{Confidence, Cost, Severity, many, times};
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many, times};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{Mover, SPARE, Subject};
 use super::super::traffic::{
@@ -378,7 +378,8 @@ fn queue_full(subject: &Subject<'_>) -> Verdict {
         return Verdict::Clear;
     };
     let failed: u64 = with_none.iter().map(|(_, c)| c.post_failed).sum();
-    let qp = subject.qp_at(queue.pointer);
+    // Where its creation was not seen, a depth of 0 is none that was granted.
+    let qp = subject.qp_at(queue.pointer).filter(|qp| qp.max_send_wr > 0);
     let depth = qp.map_or(0, |qp| u64::from(qp.max_send_wr));
     let outstanding = detail(worst).and_then(|d| d.most_outstanding);
     let ever_full = outstanding.map_or(worst.wrs >= depth && depth > 0, |n| depth > 0 && n * 10 >= depth * 9);
@@ -390,10 +391,10 @@ fn queue_full(subject: &Subject<'_>) -> Verdict {
     let mut case = Case::new(
         Severity::Warning,
         if ever_full { Confidence::Medium } else { Confidence::Low },
-        if ever_full {
-            format!("{} refused: the send queue is full", many(failed, "post"))
-        } else {
-            format!("{} refused, and the send queue is not full", many(failed, "post"))
+        match (ever_full, qp) {
+            (true, _) => format!("{} refused: the send queue is full", many(failed, "post")),
+            (false, Some(_)) => format!("{} refused, and the send queue is not full", many(failed, "post")),
+            (false, None) => format!("{} refused", many(failed, "post")),
         },
     )
     .because(format!(
@@ -417,9 +418,13 @@ fn queue_full(subject: &Subject<'_>) -> Verdict {
             })
             .cause("More is posted than the send queue holds: the call fails with ENOMEM until completions are polled.")
             .remedy(format!(
-                "Count what is under way and poll before it reaches {}, signal at least one send in {}, or create the queue pair with a larger max_send_wr.",
+                "Count what is under way and poll before it reaches {}{}, or create the queue pair with a larger max_send_wr.",
                 qp.max_send_wr,
-                (qp.max_send_wr / 2).max(1)
+                if worst.signalled * u64::from(qp.max_send_wr / 2).max(1) >= worst.wrs {
+                    String::new()
+                } else {
+                    format!(", signal at least one send in {}", (qp.max_send_wr / 2).max(1))
+                }
             )),
         Some(qp) => case
             .because(format!(
@@ -428,7 +433,12 @@ fn queue_full(subject: &Subject<'_>) -> Verdict {
             ))
             .cause("The queue had room, so the request itself was refused: more SGEs than max_send_sge, an inline payload longer than max_inline_data, or an opcode or state that is not allowed (EINVAL).")
             .remedy("Ask for as many SGEs and inline bytes as the longest request has in ibv_create_qp (cap.max_send_sge, cap.max_inline_data), look at what was granted, and check that the queue pair is in RTS."),
-        None => case,
+        None => case.because("how deep its queues are is not known: it was created before the recording began").because_of(
+            outstanding.map(|n| Evidence {
+                text: format!("{} requests under way at most", count(n)),
+                qpns: Vec::new(),
+            }),
+        ),
     };
     case.found()
 }

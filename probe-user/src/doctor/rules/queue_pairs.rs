@@ -1,6 +1,7 @@
 //! How many queue pairs there are, and why there can be no more.
 
 use super::super::finding::{Confidence, Cost, Evidence, Severity, many, per_second, times};
+use super::super::growth::{self, Grows, Limits, Objects};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
 use super::man;
@@ -42,13 +43,20 @@ const GROWN: Threshold = Threshold {
     why: "made in every quarter of the recording; fewer are a set-up that took its time",
 };
 
+const DESTROYED: Threshold = Threshold {
+    key: "max_destroyed_share",
+    value: 0.2,
+    unit: "share of queue pairs destroyed, of all or of those made at one place",
+    why: "a place whose queue pairs are destroyed now and then is known to some path that ends them",
+};
+
 /// Queue pairs that are never destroyed.
 pub static LEAK: Rule = Rule {
     id: "qp-leak",
     title: "queue pairs are created all the time and hardly any is destroyed",
-    looks_at: "how many live queue pairs were created in each quarter of the recording, and how many were destroyed",
+    looks_at: "how many live queue pairs were created in each quarter of the recording, and how many were destroyed: of all, and of those made at each place in the program",
     plane: Plane::Control,
-    thresholds: &[&GROWN],
+    thresholds: &[&GROWN, &DESTROYED],
     cause: "Queue pairs are created, for each connection or after each failure, and not destroyed. Each keeps its memory and number, until the device has no more (some ten or hundred thousand).",
     remedy: "Call ibv_destroy_qp (or rdma_destroy_qp and rdma_destroy_id) where a connection ends, error paths and failed connects included.",
     unless: "the program is still setting itself up: record for longer.",
@@ -167,50 +175,43 @@ fn too_many(subject: &Subject<'_>) -> Verdict {
 }
 
 fn leak(subject: &Subject<'_>) -> Verdict {
-    let queues = &subject.process.queues;
-    let live = queues.qp_population.live;
-    let made = subject.process.succeeded_calls(Call::CreateQp);
-    let destroyed = subject.process.succeeded_calls(Call::DestroyQp);
-    if (live as f64) < subject.limit(&GROWN) || destroyed * 5 > made {
-        return Verdict::Clear;
-    }
-    if !subject.sees(Call::DestroyQp) {
-        return Verdict::NotObservable("destructions of queue pairs are not seen");
-    }
     let alive = subject.qps.iter().filter(|qp| qp.destroyed_ns.is_none());
-    let Some(quarters) = subject.quarters(alive.filter_map(|qp| qp.created_ns)) else {
-        return Verdict::NotEnoughData("the recording is too short to tell growth from set-up");
+    let queues = Objects {
+        made: subject.process.succeeded_calls(Call::CreateQp),
+        given_back: subject.process.succeeded_calls(Call::DestroyQp),
+        live: subject.process.queues.qp_population.live,
+        alive: alive.map(|qp| (qp.site, qp.created_ns, 0)),
     };
-    let least = (live / 12).max(1);
-    if quarters[1..].iter().any(|made| *made < least) {
-        return Verdict::Clear;
-    }
+    let limits = Limits { min_live: subject.limit(&GROWN), max_given_back: subject.limit(&DESTROYED) };
+    let growth = match growth::of(subject, queues, limits) {
+        Grows::No => return Verdict::Clear,
+        _ if !subject.sees(Call::DestroyQp) => {
+            return Verdict::NotObservable("destructions of queue pairs are not seen");
+        }
+        Grows::TooShort => {
+            return Verdict::NotEnoughData("the recording is too short to tell growth from set-up");
+        }
+        Grows::Yes(growth) => growth,
+    };
     let states = subject.those(|qp| qp.destroyed_ns.is_none() && qp.state.as_deref() == Some("ERR"));
-    Case::new(
-        Severity::Warning,
-        Confidence::Medium,
-        format!("{} live, and their number only grows", many(live, "queue pair")),
-    )
-    .because(format!(
-        "alive at the end, by the quarter of the recording they were created in: {}",
-        quarters.map(count).join(", ")
-    ))
-    .because(format!("{} created, {} destroyed", count(made), count(destroyed)))
-    .because_of(subject.made_at(&[Call::CreateQp]))
-    .because_of(states.map(|(n, which)| Evidence {
-        text: format!("{} in the error state: {}", count(n), which.text),
-        ..which
-    }))
-    .costs(Cost {
-        memory_bytes: Some(live * CONTEXT_BYTES),
-        text: format!(
-            "{} of contexts on the device, and {} more queue pairs every second",
-            bytes(live * CONTEXT_BYTES),
-            per_second(live as f64 / subject.seconds())
-        ),
-        ..Cost::default()
-    })
-    .found()
+    Case::new(Severity::Warning, Confidence::Medium, growth.title("queue pair"))
+        .because(growth.over_time())
+        .because(format!("{} created, {} destroyed", count(growth.made), count(growth.given_back)))
+        .because_of(growth.made_at(subject).or_else(|| subject.made_at(&[Call::CreateQp])))
+        .because_of(states.map(|(n, which)| Evidence {
+            text: format!("{} in the error state: {}", count(n), which.text),
+            ..which
+        }))
+        .costs(Cost {
+            memory_bytes: Some(growth.live * CONTEXT_BYTES),
+            text: format!(
+                "{} of contexts on the device, and {} more queue pairs every second",
+                bytes(growth.live * CONTEXT_BYTES),
+                per_second(growth.live as f64 / subject.seconds())
+            ),
+            ..Cost::default()
+        })
+        .found()
 }
 
 fn churn(subject: &Subject<'_>) -> Verdict {

@@ -1,9 +1,14 @@
 //! Memory registered more often than needed at the same time, and regions nobody gives back.
 
-use super::super::finding::{Confidence, Cost, Severity, many};
+use std::collections::BTreeMap;
+
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
+use super::super::growth::{self, Grows, Limits, Objects};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::{REGISTRATIONS, Subject};
 use super::man;
+use crate::model::Alike;
+use crate::report::caller;
 use crate::report::units::{bytes, count, percent};
 use crate::sample::Call;
 
@@ -72,7 +77,7 @@ const GROWN: Threshold = Threshold {
 const GIVEN_BACK: Threshold = Threshold {
     key: "max_given_back_share",
     value: 0.2,
-    unit: "share of regions deregistered",
+    unit: "share of regions deregistered, of all or of those made at one place",
     why: "a program that gives back a fifth knows how to; a cache that fills up does too",
 };
 
@@ -80,7 +85,7 @@ const GIVEN_BACK: Threshold = Threshold {
 pub static LEAK: Rule = Rule {
     id: "mr-leak",
     title: "memory regions are made all the time and hardly any is given back",
-    looks_at: "how many live regions were made in each quarter of the recording, how many were deregistered, and which places in the program made those that live",
+    looks_at: "how many live regions were made in each quarter of the recording, how many were deregistered, of all and of those made at each place in the program",
     plane: Plane::Control,
     thresholds: &[&GROWN, &GIVEN_BACK],
     cause: "Regions are registered and not deregistered: on reconnect, on an error path, or by a registration cache without a limit. Their pages stay pinned, and sooner or later a limit is met (locked memory, the device's number of regions).",
@@ -111,9 +116,24 @@ fn per_connection(subject: &Subject<'_>) -> Verdict {
         bytes(alike.length_bytes),
         many(alike.count, "region")
     ))
-    .because_of(subject.called_from(&REGISTRATIONS))
+    .because_of(registered_by(subject, alike).or_else(|| subject.called_from(&REGISTRATIONS)))
     .costs(subject.time_cost(each_ns.saturating_mul(extra)))
     .found()
+}
+
+/// The places that registered this range, as far as its regions live.
+fn registered_by(subject: &Subject<'_>, range: &Alike) -> Option<Evidence> {
+    let regions = subject.process.registrations.regions().values();
+    let those = regions.filter(|r| (r.addr, r.length_bytes) == (range.addr, range.length_bytes));
+    let mut places: BTreeMap<String, u64> = BTreeMap::new();
+    for region in those {
+        let site = subject.process.sites.get(region.site?)?;
+        *places.entry(caller(subject.model, subject.process.info.id, &site.stack)?).or_default() += 1;
+    }
+    let named: Vec<String> =
+        places.iter().take(3).map(|(place, n)| format!("{place} ({})", count(*n))).collect();
+    (!named.is_empty())
+        .then(|| Evidence { text: format!("registered by {}", named.join(", ")), qpns: Vec::new() })
 }
 
 fn per_domain(subject: &Subject<'_>) -> Verdict {
@@ -139,43 +159,34 @@ fn per_domain(subject: &Subject<'_>) -> Verdict {
 
 fn leak(subject: &Subject<'_>) -> Verdict {
     let registrations = &subject.process.registrations;
-    let live = registrations.population.live;
-    let made = subject.registrations();
-    let back = subject.process.succeeded_calls(Call::DeregMr) as f64 / made.max(1) as f64;
-    if (live as f64) < subject.limit(&GROWN) || back > subject.limit(&GIVEN_BACK) {
-        return Verdict::Clear;
-    }
-    if !subject.sees(Call::DeregMr) {
-        return Verdict::NotObservable("deregistrations are not seen");
-    }
-    let Some(quarters) = subject.quarters(registrations.regions().values().map(|region| region.since_ns))
-    else {
-        return Verdict::NotEnoughData("the recording is too short to tell growth from set-up");
+    let regions = Objects {
+        made: subject.registrations(),
+        given_back: subject.process.succeeded_calls(Call::DeregMr),
+        live: registrations.population.live,
+        alive: registrations.regions().values().map(|r| (r.site, Some(r.since_ns), r.length_bytes)),
     };
-    // Growth goes on to the end; set-up is over by then.
-    let least = (live / 12).max(1);
-    if quarters[1..].iter().any(|made| *made < least) {
-        return Verdict::Clear;
-    }
-    Case::new(
-        Severity::Warning,
-        Confidence::Medium,
-        format!("{} live, and their number only grows", many(live, "memory region")),
-    )
-    .because(format!(
-        "alive at the end, by the quarter of the recording they were made in: {}",
-        quarters.map(count).join(", ")
-    ))
-    .because(format!("{} registered, {} of them deregistered", count(made), percent(back)))
-    .because_of(subject.made_at(&REGISTRATIONS))
-    .costs(Cost {
-        memory_bytes: Some(registrations.bytes.live),
-        text: format!(
-            "{} pinned, {} more every second",
-            bytes(registrations.bytes.live),
-            bytes((registrations.bytes.live as f64 / subject.seconds()) as u64)
-        ),
-        ..Cost::default()
-    })
-    .found()
+    let limits = Limits { min_live: subject.limit(&GROWN), max_given_back: subject.limit(&GIVEN_BACK) };
+    let growth = match growth::of(subject, regions, limits) {
+        Grows::No => return Verdict::Clear,
+        _ if !subject.sees(Call::DeregMr) => return Verdict::NotObservable("deregistrations are not seen"),
+        Grows::TooShort => {
+            return Verdict::NotEnoughData("the recording is too short to tell growth from set-up");
+        }
+        Grows::Yes(growth) => growth,
+    };
+    let back = growth.given_back as f64 / growth.made.max(1) as f64;
+    Case::new(Severity::Warning, Confidence::Medium, growth.title("memory region"))
+        .because(growth.over_time())
+        .because(format!("{} registered, {} of them deregistered", count(growth.made), percent(back)))
+        .because_of(growth.made_at(subject).or_else(|| subject.made_at(&REGISTRATIONS)))
+        .costs(Cost {
+            memory_bytes: Some(growth.bytes),
+            text: format!(
+                "{} pinned, {} more every second",
+                bytes(growth.bytes),
+                bytes((growth.bytes as f64 / subject.seconds()) as u64)
+            ),
+            ..Cost::default()
+        })
+        .found()
 }

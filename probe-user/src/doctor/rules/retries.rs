@@ -1,8 +1,8 @@
 //! Timers and retry counts of reliable connections.
 
-use super::super::finding::{Confidence, Evidence, Severity, many};
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
-use super::super::subject::Subject;
+use super::super::subject::{CONNECTED_BEFORE, LONGEST_RNR_NS, Subject};
 use super::man;
 use crate::model::Qp;
 use crate::report::units::duration;
@@ -122,8 +122,18 @@ fn case(
     Some(Case::new(severity, confidence, title(&many(n, "queue pair"))).because_of(Some(which)))
 }
 
-fn verdict(case: Option<Case>) -> Verdict {
-    case.map_or(Verdict::Clear, Case::found)
+fn verdict(subject: &Subject<'_>, case: Option<Case>) -> Verdict {
+    match case {
+        Some(case) => case.found(),
+        // Attributes are seen when they are set.
+        None if subject.connected_before() => Verdict::NotObservable(CONNECTED_BEFORE),
+        None => Verdict::Clear,
+    }
+}
+
+/// A verb that goes with so many: `1 queue pair waits`, `2 queue pairs wait`.
+fn verb(so_many: &str, plural: &str) -> String {
+    if so_many.starts_with("1 ") { format!("{plural}s") } else { plural.to_owned() }
 }
 
 /// The ACK timeout in words.
@@ -138,45 +148,67 @@ fn wait_ns(exponent: u8) -> u64 {
 
 fn rnr_timer_zero(subject: &Subject<'_>) -> Verdict {
     let zero = |qp: &Qp| qp.attributes.min_rnr_timer == Some(0);
+    let waited_ns = subject.host.waited_for_receives_ns();
+    // Over the queue pairs together: with many of them several wait at the same time.
+    let much = waited_ns.is_some_and(|ns| ns >= subject.busy_ns() / 10);
     let case = case(
         subject,
-        Severity::Warning,
+        if much { Severity::Problem } else { Severity::Warning },
         Confidence::Medium,
-        |n| format!("{n} would wait 655 ms for a receive that is late"),
+        |n| {
+            if much {
+                format!("{n} {} 655 ms for each receive that is late", verb(n, "wait"))
+            } else {
+                format!("{n} would wait 655 ms for a receive that is late")
+            }
+        },
         zero,
     );
-    verdict(case.map(|case| {
-        let naks = subject.host.grown_in_all(&[
-            "rnr_nak_retry_err",
-            "rcvd_rnr_err",
-            "send_rnr_err",
-            "rnr_naks_received",
-        ]);
-        case.because_of((naks > 0).then(|| Evidence {
-            text: format!("it happened meanwhile: {} of a sender that met no receive", many(naks, "event")),
-            qpns: Vec::new(),
-        }))
-    }))
+    verdict(
+        subject,
+        case.map(|case| match waited_ns {
+            None => case,
+            Some(ns) => case
+                .because(format!(
+                    "it happened meanwhile: {} of a sender that met no receive",
+                    many(ns / LONGEST_RNR_NS, "event")
+                ))
+                .costs(Cost {
+                    text: format!(
+                        "up to {} of waiting in {}, over all queue pairs together",
+                        duration(ns),
+                        duration(subject.busy_ns())
+                    ),
+                    ..Cost::default()
+                }),
+        }),
+    )
 }
 
 fn rnr_retry_zero(subject: &Subject<'_>) -> Verdict {
-    verdict(case(
+    verdict(
         subject,
-        Severity::Warning,
-        Confidence::Medium,
-        |n| format!("{n} break at the first message that meets no receive"),
-        |qp| qp.attributes.rnr_retry == Some(0),
-    ))
+        case(
+            subject,
+            Severity::Warning,
+            Confidence::Medium,
+            |n| format!("{n} {} at the first message that meets no receive", verb(n, "break")),
+            |qp| qp.attributes.rnr_retry == Some(0),
+        ),
+    )
 }
 
 fn ack_timeout_never(subject: &Subject<'_>) -> Verdict {
-    verdict(case(
+    verdict(
         subject,
-        Severity::Warning,
-        Confidence::High,
-        |n| format!("{n} never notice a lost packet or a dead peer (ACK timeout 0)"),
-        |qp| qp.attributes.timeout == Some(0),
-    ))
+        case(
+            subject,
+            Severity::Warning,
+            Confidence::High,
+            |n| format!("{n} never {} a lost packet or a dead peer (ACK timeout 0)", verb(n, "notice")),
+            |qp| qp.attributes.timeout == Some(0),
+        ),
+    )
 }
 
 fn ack_timeout_long(subject: &Subject<'_>) -> Verdict {
@@ -193,17 +225,20 @@ fn ack_timeout_long(subject: &Subject<'_>) -> Verdict {
         |n| format!("{n} would notice a dead peer only after {whole}"),
         long,
     );
-    verdict(case.map(|case| {
-        case.because_of(longest.map(|t| Evidence {
-            text: format!(
-                "timeout {t} is {} for each of {} tries: {} in all",
-                waits(t),
-                tries,
-                duration(wait_ns(t).saturating_mul(tries))
-            ),
-            qpns: Vec::new(),
-        }))
-    }))
+    verdict(
+        subject,
+        case.map(|case| {
+            case.because_of(longest.map(|t| Evidence {
+                text: format!(
+                    "timeout {t} is {} for each of {} tries: {} in all",
+                    waits(t),
+                    tries,
+                    duration(wait_ns(t).saturating_mul(tries))
+                ),
+                qpns: Vec::new(),
+            }))
+        }),
+    )
 }
 
 fn ack_timeout_short(subject: &Subject<'_>) -> Verdict {
@@ -215,12 +250,15 @@ fn ack_timeout_short(subject: &Subject<'_>) -> Verdict {
         subject,
         Severity::Warning,
         Confidence::Medium,
-        |n| format!("{n} send again after {after} without an answer, lost or not"),
+        |n| format!("{n} {} again after {after} without an answer, lost or not", verb(n, "send")),
         short,
     );
-    verdict(case.map(|case| {
-        case.because_of(
-            shortest.map(|t| Evidence { text: format!("timeout {t}: {}", waits(t)), qpns: Vec::new() }),
-        )
-    }))
+    verdict(
+        subject,
+        case.map(|case| {
+            case.because_of(
+                shortest.map(|t| Evidence { text: format!("timeout {t}: {}", waits(t)), qpns: Vec::new() }),
+            )
+        }),
+    )
 }

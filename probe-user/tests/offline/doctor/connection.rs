@@ -1,8 +1,11 @@
 //! Rules on how queue pairs are connected, and how long that takes.
 
-use probe_user::sample::{Call, Detail, Gid, QpAttributes};
+use std::collections::BTreeMap;
 
-use super::case::{Case, SECOND, nic, qp, with_nic};
+use probe_user::doctor::Severity;
+use probe_user::sample::{Call, Detail, Gid, Opcode, QpAttributes, QueueCounts};
+
+use super::case::{Case, SECOND, busy, nic, qp, with_nic};
 
 #[test]
 fn a_peer_that_does_not_resolve_is_told_from_a_refused_attribute() {
@@ -50,6 +53,42 @@ fn a_gid_that_is_not_routed() {
     assert!(goes_out(0).has("gid-wrong-type").title.contains("RoCE v1"));
     assert!(goes_out(1).has("gid-wrong-type").title.contains("link-local"));
     goes_out(3).lacks("gid-wrong-type");
+}
+
+#[test]
+fn one_read_at_a_time_is_told_where_more_were_posted() {
+    let reads = |most| {
+        let (mut qp, cq) = busy();
+        qp.opcodes = BTreeMap::from([(Opcode::RdmaRead, qp.wrs)]);
+        qp.detail.as_mut().unwrap().most_outstanding = most;
+        let one = QpAttributes { max_rd_atomic: Some(1), ..QpAttributes::default() };
+        with_nic(nic(&[])).rtr(one).counts(qp, cq)
+    };
+    let found = reads(Some(32)).has("reads-one-at-a-time");
+    assert!(found.evidence[1].text.contains("up to 32 requests posted at a time"), "{found:#?}");
+    reads(None).has("reads-one-at-a-time");
+    // Who posts one and waits for it loses nothing.
+    reads(Some(1)).lacks("reads-one-at-a-time");
+}
+
+#[test]
+fn what_the_longest_receiver_not_ready_timer_cost_is_told_and_polling_meanwhile_is_not() {
+    let met = |events: u64, timer| {
+        let polls = QueueCounts { polls: 5_000_000, empty_polls: 4_999_900, cqes: 100, ..Default::default() };
+        let few = QueueCounts { wrs: 500, post_calls: 500, signalled: 100, ..Default::default() };
+        with_nic(nic(&[("rnr_nak_retry_err", 1)]))
+            .rtr(QpAttributes { min_rnr_timer: Some(timer), ..QpAttributes::default() })
+            .devices(vec![nic(&[("rnr_nak_retry_err", 1 + events)])])
+            .counts(few, polls)
+    };
+    let found = met(10, 0).has("rnr-timer-zero");
+    assert_eq!(found.severity, Severity::Problem);
+    assert_eq!(found.title, "1 queue pair waits 655 ms for each receive that is late");
+    assert!(found.cost.text.contains("6.55 s of waiting in 10"), "{found:#?}");
+    met(10, 0).lacks("busy-poll-idle");
+    met(10, 12).has("busy-poll-idle");
+    let possible = met(0, 0).has("rnr-timer-zero");
+    assert_eq!((possible.severity, possible.cost.text.as_str()), (Severity::Warning, ""));
 }
 
 #[test]

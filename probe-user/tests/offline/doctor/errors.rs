@@ -123,6 +123,41 @@ fn refused_access_is_traced_to_the_regions_of_the_other_end() {
 }
 
 #[test]
+fn an_error_of_unknown_queue_pair_is_looked_for_among_those_that_lived_then() {
+    // BOB's region is given back, ALICE's requests fail, and she connects anew, again and again, on one completion queue.
+    let of = |id, t_ns, call, detail| Record::Event(event(id, t_ns, 10, call, detail));
+    let mut case = Case::new().event(2, 10, Call::CreateCq, Detail::Cq { cq: 5, cqe: 4096, channel: 0 });
+    case.0.push(&process(BOB, "server"));
+    case.0.push(&of(BOB, 20, Call::RegMr, mr(7, 1 << 30, 1 << 21)));
+    case.0.push(&of(BOB, 9 * SECOND, Call::RegMr, mr(8, 1 << 30, 1 << 22)));
+    case.0.push(&of(BOB, 9 * SECOND + 5, Call::DeregMr, Detail::Object { object: 7 }));
+    for i in 0..3 {
+        let at = if i == 0 { 30 } else { 9 * SECOND + 100 * i };
+        let (here, there) = (17 + i as u32, 117 + i as u32);
+        for record in [
+            of(ALICE, at, Call::CreateQp, qp(10 + i, here)),
+            of(BOB, at, Call::CreateQp, qp(110 + i, there)),
+            of(ALICE, at + 20, Call::ModifyQp, to_rtr(10 + i, here, there)),
+            of(BOB, at + 30, Call::ModifyQp, to_rtr(110 + i, there, here)),
+        ] {
+            case.0.push(&record);
+        }
+        if i < 2 {
+            let gone = 9 * SECOND + 100 * i + 50;
+            case.0.push(&of(ALICE, gone, Call::DestroyQp, Detail::Object { object: 10 + i }));
+            case.0.push(&of(BOB, gone, Call::DestroyQp, Detail::Object { object: 110 + i }));
+        }
+    }
+    let (sends, mut cq) = busy();
+    cq.statuses = BTreeMap::from([(0, 10), (10, 3)]);
+    let found = case.counts(sends, cq).has("remote-access-error");
+    assert!(found.evidence[0].text.contains("of QPN 17, 18, 19"), "{found:#?}");
+    assert!(found.cause.contains("deregistered at the other end"), "{found:#?}");
+    let told: Vec<_> = found.evidence.iter().filter(|line| line.text.contains("(rkey 0x7)")).collect();
+    assert_eq!(told.len(), 1, "given back, and not alive as well: {found:#?}");
+}
+
+#[test]
 fn messages_that_lie_in_a_queue_nobody_drains_show_though_the_wait_itself_is_not_seen() {
     let sent = |messages: u64| {
         let sends = QueueCounts {

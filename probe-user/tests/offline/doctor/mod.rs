@@ -6,5 +6,7 @@ mod connection;
 mod errors;
 mod host;
 mod judging;
+mod leaks;
 mod posting;
 mod registration;
+mod unseen;
