@@ -331,21 +331,28 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
         let by_mean = if mean_bytes(counts) <= fits { sends } else { 0 };
         known.filter(|n| *n > 0).or(by_size).unwrap_or(by_mean).min(sends).saturating_sub(counts.inline)
     };
+    // The most that was ever outstanding is of the worst moment: a stall of the machine makes it large, and so does
+    // signalling one in many. Where rate and latency are known, what is under way on average is, too.
+    let under_way = subject.under_way();
     let by_sge = |counts: &QueueCounts| {
         traffic.enough(counts, least)
             && counts.bytes > 0
             // Where many are under way the round trips overlap.
-            && detail(counts).and_then(|d| d.most_outstanding).is_none_or(|n| n < MANY_UNDER_WAY)
+            && (under_way.is_some()
+                || detail(counts).and_then(|d| d.most_outstanding).is_none_or(|n| n < MANY_UNDER_WAY))
             && share(could(counts), counts.wrs) >= limit
     };
     let Some(those) = traffic.those(|_, counts| by_sge(counts)) else { return Verdict::Clear };
     let rate = subject.per_device_second(those.sum.wrs);
-    if is_pipelined(&those.sum, &traffic.all)
-        || subject.waits_for_events()
-        // A few on each of many queue pairs are many: the round trips overlap there too.
-        || subject.under_way().is_some_and(|n| n >= MANY_UNDER_WAY as f64)
-        || (traffic.has_rates() && rate < subject.limit(&OFTEN))
-    {
+    let pipelined = match under_way {
+        // A few on each of many queue pairs are many: the round trips overlap there too, as do those of a list.
+        Some(n) => {
+            n >= MANY_UNDER_WAY as f64
+                || (per_call(&those.sum) >= 2.0 && is_pipelined(&those.sum, &traffic.all))
+        }
+        None => is_pipelined(&those.sum, &traffic.all),
+    };
+    if pipelined || subject.waits_for_events() || (traffic.has_rates() && rate < subject.limit(&OFTEN)) {
         return Verdict::Clear;
     }
     Case::new(Severity::Note, confidence, NOT_INLINED.title)
@@ -356,6 +363,12 @@ fn not_inlined(subject: &Subject<'_>) -> Verdict {
             bytes(mean_bytes(&those.sum) as u64),
             count(those.sum.inline)
         ))
+        .because_of(under_way.map(|n| Evidence {
+            text: format!(
+                "{n:.1} under way at a time, by their rate and the time from post to reap (median)"
+            ),
+            qpns: Vec::new(),
+        }))
         .because_of(Some(those.which))
         .costs(Cost {
             us_per_message: Some(0.3),
