@@ -72,6 +72,9 @@ pub mod cq {
     pub const NOTIFIES: usize = 5;
     /// Most completion entries one poll found. Counted by the BPF programs only.
     pub const MOST_CQES: usize = 6;
+    /// Extended polls of which only the first completion entry was looked at: [`CQES`] is too low by what came after it.
+    /// Counted by the BPF programs only.
+    pub const CUT: usize = 7;
     /// First of 24: completion entries by status (`IBV_WC_…`); from 23 on they share the last.
     pub const STATUSES: usize = 8;
     /// Counters of statuses.
@@ -267,6 +270,8 @@ pub struct Ring {
     /// 1 where nothing older than what is remembered can be under way; until then an entry is matched only where its
     /// number leaves no doubt.
     pub in_step: u64,
+    /// Who notes them, one of [`source`]: of several places that an operation passes, the one nearest to the program.
+    pub by: u64,
     /// The signalled ones, each at its number modulo [`RING`].
     pub entries: [UnderWay; RING],
 }
@@ -321,10 +326,86 @@ pub struct Batch {
     pub sges: u64,
     /// Lists that could not be read to their end.
     pub cut: u64,
+    /// Unsignalled work requests up to here, those before the batch included, and the most in a row.
+    pub run: u64,
+    /// See `run`.
+    pub longest: u64,
+    /// As [`ObjectCounters::last`], up to here.
+    pub last: [u64; 4],
+    /// The work request that was begun last, and is not counted yet: what it consists of is said call by call.
+    pub building: Building,
     /// Work requests by opcode.
     pub opcodes: [u32; qp::OPCODE_COUNT],
     /// Work requests by size.
     pub sizes: [u32; SIZES],
+    /// See [`detail`]: those that are counts of work requests, up to [`detail::COULD_INLINE`].
+    pub details: [u32; BATCH_DETAILS],
+}
+
+/// Places of [`Batch::details`].
+pub const BATCH_DETAILS: usize = 14;
+
+/// A work request of the extended API that is being built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Building {
+    /// 1 where there is one.
+    pub begun: u64,
+    /// The program's number for it.
+    pub wr_id: u64,
+    /// `IBV_WR_…`.
+    pub opcode: u64,
+    /// 1 where it asks for a completion entry.
+    pub signalled: u64,
+    /// 1 where its data is inline.
+    pub inline: u64,
+    /// Bytes of its payload.
+    pub bytes: u64,
+    /// Its scatter/gather entries, or inline buffers.
+    pub sges: u64,
+    /// Its remote address, where it names remote memory.
+    pub remote_addr: u64,
+    /// Its first buffer.
+    pub addr: u64,
+    /// Bytes of its first buffer.
+    pub length: u64,
+    /// The addresses of all its buffers, their bits put together.
+    pub low: u64,
+}
+
+/// Queue pairs that send to one completion queue and are remembered for it.
+pub const SENDERS: usize = 64;
+
+/// Key of the table of [`Senders`]: a completion queue by its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct SendersKey {
+    /// Start time of the process.
+    pub start_ns: u64,
+    /// Address of the `ibv_cq`.
+    pub address: u64,
+    /// Thread-group id.
+    pub tgid: u32,
+    /// Always 0.
+    pub zero: u32,
+}
+
+/// Who completes into a completion queue: an extended one shows status and number of a completion entry, and neither its
+/// queue pair nor whether it is of a send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Senders {
+    /// Not 0 where receives complete into it too.
+    pub receives: u32,
+    /// Not 0 where there are more queue pairs than are remembered.
+    pub more: u32,
+    /// Numbers of the queue pairs whose sends do; 0 behind the last one, [`Self::GONE`] where one was.
+    pub numbers: [u32; SENDERS],
+}
+
+impl Senders {
+    /// In place of a queue pair that was destroyed.
+    pub const GONE: u32 = u32::MAX;
 }
 
 /// What a data-path probe is told about its place, in the cookie of its attachment.
@@ -333,6 +414,10 @@ pub mod place {
     pub const QP: u64 = super::kind::QP as u64;
     /// `post_srq_recv`.
     pub const SRQ: u64 = super::kind::SRQ as u64;
+
+    /// Entry of `start_poll` where `next_poll` is not looked at: of each poll that finds something, only the first
+    /// completion entry is seen.
+    pub const FIRST_ONLY: u64 = 1;
 
     /// A digested site of one of [`super::source`]; `walk` also looks at the chain of work requests.
     pub const fn site(source: u16, walk: bool) -> u64 {
@@ -359,7 +444,7 @@ pub struct FailureKey {
     pub tgid: u32,
     /// QP number, or the handle of a shared receive queue.
     pub number: u32,
-    /// One of [`failure`].
+    /// One of [`failure`], and who counted from bit 16 on, one of [`source`].
     pub what: u32,
     /// errno of a post, status of a completion entry.
     pub code: u32,
@@ -380,13 +465,17 @@ pub mod failure {
 const _: () = assert!(size_of::<ObjectKey>() == 32 && size_of::<FailureKey>() == 24);
 // Without gaps: what is not written must not be read.
 const _: () = assert!(
-    size_of::<Batch>() == 7 * 8 + (qp::OPCODE_COUNT + SIZES) * 4
+    size_of::<Batch>()
+        == (7 + 2 + 4) * 8 + size_of::<Building>() + (qp::OPCODE_COUNT + SIZES + BATCH_DETAILS) * 4
+        && size_of::<Building>() == 11 * 8
+        && size_of::<Senders>() == 8 + SENDERS * 4
+        && detail::COULD_INLINE < BATCH_DETAILS
         && size_of::<ObjectCounters>()
             == (COUNTERS + SIZES + detail::COUNT + 4 + 1 + 3) * 8
                 + 4 * 4
                 + size_of::<Granted>()
                 + size_of::<Batch>()
-        && size_of::<Ring>() == 6 * 8 + RING * 32
+        && size_of::<Ring>() == 7 * 8 + RING * 32
         && size_of::<LatencyKey>() == 16
 );
 

@@ -4,11 +4,15 @@
 //! nothing, a return). They are called once per operation, only when a profiler has asked:
 //!
 //! - `…_posted(qp, n_wr, bytes, flags, n_sge, wr)` before work requests are handed to the provider: `qp` is the
-//!   `ibv_qp` (or the `ibv_srq`), `wr` the first work request of the chain, 0 in the extended API.
+//!   `ibv_qp` (or the `ibv_srq`), `wr` the first work request of the chain. Of the extended API, whose
+//!   requests are built by calls, it is a chain of the library's own that says the same ([`ShownWr`]); 0 where there is
+//!   none, since the request was begun before anybody asked.
 //! - `…_polled(cq, n, wc, exponent)` after a poll: `n` is what the poll returned (negative: it failed), `wc` the first
-//!   of `n` work completions, 0 in the extended API.
-//! - `…_post_failed(qp, n_wr, bytes, flags, n_sge, errno)` after a post that failed: the part of the digest above
-//!   that was *not* posted, to be subtracted.
+//!   of `n` work completions. An extended poll is told when it ends (and every so many completions); `wc` are then
+//!   copies of the library's own, and where `exponent` has [`FOUND_BEFORE`], the `imm_data` of each says how many ns
+//!   before the call it was found. `qp_num` is 0 where the queue was made without it.
+//! - `…_post_failed(qp, n_wr, bytes, flags, n_sge, why)` after a post that failed: the part of the digest above
+//!   that was *not* posted, to be subtracted. `why` ([`Refused`]) is the errno, and the first work request of that part.
 //!
 //! `flags` packs counts into fields of 16 bits; a count that does not fit stays at the field's largest value.
 //!
@@ -97,6 +101,87 @@ impl Flags {
     pub const fn is_extended(self) -> bool {
         self.0 >> Self::EXTENDED & 1 == 1
     }
+}
+
+/// Why a post failed, and its first work request that was not posted: the last argument of `…_post_failed`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused(pub u64);
+
+impl Refused {
+    const ERRNO: u32 = 48;
+
+    /// `wr` is 0 where there is none. So is an address that does not fit, of a program that asks for more than 47 bits.
+    pub const fn pack(errno: u32, wr: u64) -> Self {
+        let wr = if wr >> Self::ERRNO == 0 { wr } else { 0 };
+        Self((errno as u64 & 0xffff) << Self::ERRNO | wr)
+    }
+
+    /// The errno.
+    pub const fn errno(self) -> u32 {
+        (self.0 >> Self::ERRNO) as u32
+    }
+
+    /// Address of the work request.
+    pub const fn wr(self) -> u64 {
+        self.0 & ((1 << Self::ERRNO) - 1)
+    }
+}
+
+/// With the exponent of a poll: its completions say when they were found.
+pub const FOUND_BEFORE: u32 = 1 << 8;
+
+/// A work request of the extended API as a site shows it: laid out as `struct ibv_send_wr`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct ShownWr {
+    /// The program's number for it.
+    pub wr_id: u64,
+    /// Address of the next one, 0 behind the last. One more than are shown: what comes after is not.
+    pub next: u64,
+    /// Address of its [`ShownSge`]s.
+    pub sg_list: u64,
+    /// How many.
+    pub num_sge: u32,
+    /// `IBV_WR_…`.
+    pub opcode: u32,
+    /// `IBV_SEND_…`, signalled where the queue pair makes it so, too.
+    pub send_flags: u32,
+    /// Not told.
+    pub imm_data: u32,
+    /// Its remote address, where it names remote memory.
+    pub remote_addr: u64,
+    /// Not told.
+    pub rest: [u64; 10],
+}
+
+/// A buffer of a [`ShownWr`]: laid out as `struct ibv_sge`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct ShownSge {
+    /// Its address.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub length: u32,
+    /// Not told.
+    pub lkey: u32,
+}
+
+/// Work requests of one batch that are shown; a profiler walks no longer chain.
+pub const MOST_SHOWN: usize = 2048;
+
+/// Links work requests into a chain, each with as many of `sges` as it has, in their order. `cut`: there are more than
+/// these. Returns the address of the first; 0 where there is none.
+pub fn chain(wrs: &mut [ShownWr], sges: &[ShownSge], cut: bool) -> u64 {
+    let first = wrs.as_ptr() as u64;
+    let (all, list) = (wrs.len() as u64, sges.as_ptr() as u64);
+    let mut sge = 0;
+    for (wr, number) in wrs.iter_mut().zip(1..) {
+        let is_last = number == all && !cut;
+        wr.next = if is_last { 0 } else { first + number * size_of::<ShownWr>() as u64 };
+        wr.sg_list = list + sge * size_of::<ShownSge>() as u64;
+        sge += u64::from(wr.num_sge);
+    }
+    if all == 0 { 0 } else { first }
 }
 
 /// Largest exponent of a rate, and the mask of its field.
@@ -226,6 +311,31 @@ mod tests {
             }
         }
         assert!((sum as f64 / n as f64 - 1.0).abs() < 0.05, "{sum}");
+    }
+
+    #[test]
+    fn why_a_post_failed_and_what_it_did_not_post_come_out_again() {
+        let refused = Refused::pack(12, 0x7fff_1234_5678);
+        assert_eq!((refused.errno(), refused.wr()), (12, 0x7fff_1234_5678));
+        assert_eq!(Refused::pack(12, 1 << 50), Refused::pack(12, 0));
+    }
+
+    #[test]
+    fn shown_requests_are_linked_and_have_their_own_buffers() {
+        let sges = [ShownSge { addr: 4096, length: 8, lkey: 0 }; 3];
+        let mut wrs = [ShownWr::default(); 3];
+        (wrs[0].num_sge, wrs[2].num_sge) = (1, 2);
+        let first = chain(&mut wrs, &sges, false);
+        assert_eq!(
+            (first, wrs[0].next, wrs[1].next, wrs[2].next),
+            (&raw const wrs[0] as u64, &raw const wrs[1] as u64, &raw const wrs[2] as u64, 0)
+        );
+        assert_eq!((wrs[0].sg_list, wrs[2].sg_list), (&raw const sges[0] as u64, &raw const sges[1] as u64));
+        assert_eq!(chain(&mut [], &sges, false), 0);
+        // What comes behind is asked for, and not there.
+        chain(&mut wrs, &sges, true);
+        assert_eq!(wrs[2].next, wrs.as_ptr_range().end as u64);
+        assert_eq!((size_of::<ShownWr>(), size_of::<ShownSge>()), (128, 16));
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! The extended API of a provider: what is put together between `wr_start` and `wr_complete`.
 //!
-//! The functions between are many (one for each opcode, one for each way to give the data) and say little each. A batch
-//! is counted when it is completed, and taken back when that fails; one given up by `wr_abort` counts nothing, and
-//! neither does one that was begun before the probes were there.
+//! The functions between are many (one for each opcode, one for each way to give the data) and say little each. What a
+//! work request consists of is known when the next one is begun, or the batch completed. A batch is counted when it is
+//! completed, and taken back when that fails; one given up by `wr_abort` counts nothing, and neither does one that was
+//! begun before the probes were there.
+//!
+//! Signalled work requests are noted in the ring of those under way, behind its head, as they are built; the head moves,
+//! and they get their time, when the batch is completed.
 
 use core::ffi::c_void;
 
@@ -10,109 +14,151 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{Batch, ObjectCounters, SIZES, failure, kind, place, qp, source};
+use probe_common::counters::{
+    BATCH_DETAILS, Batch, ObjectCounters, RING, Ring, SIZES, UnderWay, detail, failure, kind, place, qp,
+    source,
+};
 use probe_common::wire::hits;
 
-use crate::addresses::size_class;
+use crate::addresses::{Steps, Told, is_zero, size_class};
 use crate::data;
-use crate::meter::{self, Meter};
+use crate::meter;
+use crate::post;
 use crate::subject::Subject;
-use crate::user::{clear, half, word};
-use crate::walk::SIGNALED;
+use crate::user::{clear, read};
+use crate::walk::{GO_INLINE, NAME_REMOTE_MEMORY, SIGNALED, bounded, note_outstanding};
 
-/// `wr_flags` of `struct ibv_qp_ex`.
-const WR_FLAGS: u64 = 176;
+/// `wr_id` of `struct ibv_qp_ex`; `wr_flags` follows it.
+const WR_ID: u64 = 168;
 /// Entries of a list that are added up.
 const MOST_SGES: u32 = 64;
+
+/// What a program sets before it begins a work request.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Given {
+    wr_id: u64,
+    flags: u32,
+    zero: u32,
+}
 
 #[inline(always)]
 fn argument(ctx: &ProbeContext, n: usize) -> u64 {
     ctx.arg::<u64>(n).unwrap_or(0)
 }
 
+/// Carries out a hit at an entry with the counters of its queue pair.
 #[inline(always)]
-fn counters(ctx: &ProbeContext) -> Option<(Subject, Meter, *mut ObjectCounters)> {
-    let (subject, meter) = meter::hit(hits::FUNCTIONS)?;
-    let counters = data::counters(subject, kind::QP, argument(ctx, 0), source::FUNCTION)?;
-    Some((subject, meter, counters))
+fn at_entry(ctx: &ProbeContext, then: impl FnOnce(Subject, *mut ObjectCounters) -> u64) {
+    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
+    if let Some(counters) = data::counters(subject, kind::QP, argument(ctx, 0), source::FUNCTION) {
+        let operations = then(subject, counters);
+        if operations != 0 {
+            meter.operations(operations);
+        }
+    }
+    meter.end();
 }
 
-/// The counters of a queue pair whose batch is in progress.
+/// The same where its batch is in progress.
 #[inline(always)]
-fn in_progress(ctx: &ProbeContext) -> Option<*mut ObjectCounters> {
-    let (_, _, counters) = counters(ctx)?;
-    // SAFETY: a live map value.
-    (unsafe { (*counters).batch.open } != 0).then_some(counters)
+fn in_progress(ctx: &ProbeContext, then: impl FnOnce(Subject, *mut ObjectCounters)) {
+    at_entry(ctx, |subject, counters| {
+        // SAFETY: a live map value.
+        if unsafe { (*counters).batch.open } != 0 {
+            then(subject, counters);
+        }
+        0
+    });
 }
 
 /// Entry of `wr_start(qp)`.
 #[inline(always)]
 pub fn start(ctx: &ProbeContext) {
-    let Some((subject, meter, counters)) = counters(ctx) else { return };
-    // SAFETY: a live map value. What an earlier slice left open is not completed in this one.
-    unsafe { (*counters).batch.open = 0 };
-    let Some((weight, slice)) = meter::slice() else { return };
-    meter.operations(weight);
-    data::note_thread(counters, subject);
-    data::in_slice(counters, slice);
-    // SAFETY: a live map value; until `wr_complete` the queue pair belongs to this thread.
-    unsafe {
-        clear::<{ size_of::<Batch>() / 8 }>((&raw mut (*counters).batch).cast());
-        (*counters).batch.open = weight;
-    }
+    at_entry(ctx, |subject, counters| {
+        // SAFETY: a live map value. What an earlier slice left open is not completed in this one.
+        unsafe { (*counters).batch.open = 0 };
+        let Some((weight, slice)) = meter::slice() else { return 0 };
+        data::note_thread(counters, subject);
+        data::in_slice(counters, slice);
+        // SAFETY: a live map value; until `wr_complete` the queue pair belongs to this thread.
+        unsafe {
+            clear::<{ size_of::<Batch>() / 8 }>((&raw mut (*counters).batch).cast());
+            (*counters).batch.open = weight;
+            (*counters).batch.run = (*counters).counters[qp::UNSIGNALLED_RUN];
+            (*counters).batch.longest = (*counters).counters[qp::LONGEST_UNSIGNALLED];
+            (*counters).batch.last = (*counters).last;
+        }
+        weight
+    });
 }
 
 /// Entry of `wr_send(qp)` and its like; the cookie is the opcode.
 #[inline(always)]
 pub fn build(ctx: &ProbeContext) {
-    let Some(counters) = in_progress(ctx) else { return };
-    // SAFETY: the context is the kernel's own.
-    let opcode = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as usize & 15;
-    let flags = half(argument(ctx, 0).wrapping_add(WR_FLAGS)).unwrap_or(0);
-    // SAFETY: as in `start`.
-    unsafe {
-        let batch = &mut (*counters).batch;
-        batch.entries = batch.entries.wrapping_add(1);
-        let signalled = (flags / SIGNALED & 1) as u64 | ((*counters).granted.signal_all & 1) as u64;
-        batch.signalled = batch.signalled.wrapping_add(signalled);
-        let by_opcode = (&raw mut batch.opcodes).cast::<u32>().add(opcode);
-        *by_opcode = (*by_opcode).wrapping_add(1);
-    }
+    in_progress(ctx, |subject, counters| {
+        settle(subject, counters);
+        // SAFETY: the context is the kernel's own.
+        let opcode = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } & 15;
+        let given = read::<Given>(argument(ctx, 0).wrapping_add(WR_ID));
+        let (wr_id, flags) = given.map_or((0, 0), |given| (given.wr_id, given.flags));
+        // `wr_rdma_write(qp, rkey, remote_addr)`, and so with all that name remote memory.
+        let remote_addr = if NAME_REMOTE_MEMORY >> opcode & 1 != 0 { argument(ctx, 2) } else { 0 };
+        // SAFETY: as in `start`.
+        unsafe {
+            let building = &mut (*counters).batch.building;
+            building.begun = 1;
+            building.wr_id = wr_id;
+            building.opcode = opcode;
+            building.signalled = (flags / SIGNALED & 1) as u64 | (*counters).granted.signal_all as u64 & 1;
+            building.inline = 0;
+            building.bytes = 0;
+            building.sges = 0;
+            building.remote_addr = remote_addr;
+            building.addr = 0;
+            building.length = 0;
+            building.low = 0;
+        }
+    });
 }
 
 /// Entry of `wr_set_sge(qp, lkey, addr, length)` and its like; the cookie says which.
 #[inline(always)]
 pub fn set(ctx: &ProbeContext) {
-    let Some(counters) = in_progress(ctx) else { return };
-    // SAFETY: the context is the kernel's own.
-    let which = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    let inline = which == place::SET_INLINE || which == place::SET_INLINE_LIST;
-    let (mut sges, mut cut) = (1, 0);
-    let bytes;
-    if which == place::SET_SGE {
-        bytes = argument(ctx, 3) & 0xffff_ffff;
-    } else if which == place::SET_INLINE {
-        bytes = argument(ctx, 2);
-    } else {
-        sges = argument(ctx, 1);
-        let mut list = List { at: argument(ctx, 2), left: sges, bytes: 0, lengths_are_words: inline };
-        // SAFETY: the callback gets a pointer to `list`, which outlives the call.
-        unsafe {
-            bpf_loop(MOST_SGES, entry as *mut c_void, (&raw mut list).cast::<c_void>(), 0);
+    in_progress(ctx, |_, counters| {
+        // SAFETY: the context is the kernel's own.
+        let which = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+        let inline = which == place::SET_INLINE || which == place::SET_INLINE_LIST;
+        let mut list =
+            List { at: 0, left: 0, bytes: 0, addr: 0, length: 0, low: 0, lengths_are_words: inline };
+        let mut sges = 1;
+        if which == place::SET_SGE {
+            (list.addr, list.length) = (argument(ctx, 2), argument(ctx, 3) & 0xffff_ffff);
+            (list.low, list.bytes) = (list.addr, list.length);
+        } else if which == place::SET_INLINE {
+            (list.addr, list.length) = (argument(ctx, 1), argument(ctx, 2));
+            (list.low, list.bytes) = (list.addr, list.length);
+        } else {
+            sges = argument(ctx, 1);
+            (list.at, list.left) = (argument(ctx, 2), sges);
+            // SAFETY: the callback gets a pointer to `list`, which outlives the call.
+            unsafe {
+                bpf_loop(MOST_SGES, entry as *mut c_void, (&raw mut list).cast::<c_void>(), 0);
+            }
         }
-        bytes = list.bytes;
-        cut = (list.left != 0) as u64;
-    }
-    // SAFETY: as in `start`.
-    unsafe {
-        let batch = &mut (*counters).batch;
-        batch.inline = batch.inline.wrapping_add(inline as u64);
-        batch.sges = batch.sges.wrapping_add(sges);
-        batch.bytes = batch.bytes.wrapping_add(bytes);
-        batch.cut |= cut;
-        let by_size = (&raw mut batch.sizes).cast::<u32>().add(size_class(bytes) as usize & (SIZES - 1));
-        *by_size = (*by_size).wrapping_add(1);
-    }
+        // SAFETY: as in `start`.
+        unsafe {
+            let batch = &mut (*counters).batch;
+            batch.cut |= (list.left != 0) as u64;
+            let building = &mut batch.building;
+            building.inline = inline as u64;
+            building.sges = sges;
+            building.bytes = list.bytes;
+            building.addr = list.addr;
+            building.length = list.length;
+            building.low = list.low;
+        }
+    });
 }
 
 /// A list being added up.
@@ -120,77 +166,260 @@ struct List {
     at: u64,
     left: u64,
     bytes: u64,
+    /// Its first entry.
+    addr: u64,
+    length: u64,
+    /// Bits of all addresses.
+    low: u64,
     /// `struct ibv_data_buf` has a length of 64 bits, `struct ibv_sge` one of 32.
     lengths_are_words: bool,
 }
 
-extern "C" fn entry(_index: u32, list: *mut List) -> i64 {
+extern "C" fn entry(index: u32, list: *mut List) -> i64 {
     // SAFETY: what `set` passed to bpf_loop.
     let list = unsafe { &mut *list };
     if list.left == 0 {
         return 1;
     }
     // Both are of 16 bytes, an address first.
-    let Some(length) = word(list.at.wrapping_add(8)) else { return 1 };
-    list.bytes = list.bytes.wrapping_add(if list.lengths_are_words { length } else { length & 0xffff_ffff });
+    let Some([addr, length]) = read::<[u64; 2]>(list.at) else { return 1 };
+    let length = if list.lengths_are_words { length } else { length & 0xffff_ffff };
+    if index == 0 {
+        (list.addr, list.length) = (addr, length);
+    }
+    list.low |= addr;
+    list.bytes = list.bytes.wrapping_add(length);
     list.at = list.at.wrapping_add(16);
     list.left -= 1;
     0
 }
 
+/// Takes the work request that is being built into the batch: all of it has been said.
+#[inline(always)]
+fn settle(subject: Subject, counters: *mut ObjectCounters) {
+    // SAFETY: a live map value; until `wr_complete` the queue pair belongs to this thread.
+    let (batch, max_inline) = unsafe { (&mut (*counters).batch, (*counters).granted.max_inline as u64) };
+    if batch.building.begun == 0 {
+        return;
+    }
+    let building = batch.building;
+    batch.building.begun = 0;
+    let opcode = bounded::<15>(building.opcode);
+    let (bytes, inline, signalled) = (building.bytes, building.inline, building.signalled);
+    if signalled != 0 {
+        batch.run = 0;
+        note_under_way(subject, counters, opcode as u64 | size_class(bytes) << 8);
+    } else {
+        batch.run = batch.run.wrapping_add(1);
+        if batch.run > batch.longest {
+            batch.longest = batch.run;
+        }
+    }
+    let is_remote = NAME_REMOTE_MEMORY >> opcode & 1;
+    let mut local = Steps { at: batch.last[0], behind: batch.last[1] };
+    let mut remote = Steps { at: batch.last[2], behind: batch.last[3] };
+    // Where there is no buffer, the next one follows the one before.
+    let local_step = if building.sges != 0 { local.to(building.addr, building.length) } else { (0, 0) };
+    let remote_step = if is_remote != 0 { remote.to(building.remote_addr, bytes) } else { (0, 0) };
+    let told = Told::of(building.low | building.remote_addr, local_step, remote_step);
+    let fits = 1 - (max_inline.wrapping_sub(bytes) >> 63);
+    batch.last = [local.at, local.behind, remote.at, remote.behind];
+    batch.entries = batch.entries.wrapping_add(1);
+    batch.signalled = batch.signalled.wrapping_add(signalled);
+    batch.inline = batch.inline.wrapping_add(inline);
+    batch.bytes = batch.bytes.wrapping_add(bytes);
+    batch.sges = batch.sges.wrapping_add(building.sges);
+    batch.details[detail::WRS] += 1;
+    batch.details[detail::UNALIGNED_64] += told.get(Told::UNALIGNED_64) as u32;
+    batch.details[detail::UNALIGNED_4096] += told.get(Told::UNALIGNED_4096) as u32;
+    batch.details[detail::ODD_LENGTHS] += (1 - is_zero(bytes & 63)) as u32;
+    batch.details[detail::REMOTE_WRS] += is_remote as u32;
+    batch.details[detail::LOCAL_SAME] += told.get(Told::LOCAL_SAME) as u32;
+    batch.details[detail::LOCAL_SEQUENTIAL] += told.get(Told::LOCAL_SEQUENTIAL) as u32;
+    batch.details[detail::REMOTE_SAME] += told.get(Told::REMOTE_SAME) as u32;
+    batch.details[detail::REMOTE_SEQUENTIAL] += told.get(Told::REMOTE_SEQUENTIAL) as u32;
+    batch.details[detail::MERGEABLE] += told.get(Told::MERGEABLE) as u32;
+    batch.details[detail::COULD_INLINE] += (fits & (1 - inline) & GO_INLINE >> opcode & 1) as u32;
+    // SAFETY: within the map value.
+    unsafe {
+        let by_opcode = (&raw mut batch.opcodes).cast::<u32>().add(opcode);
+        *by_opcode = (*by_opcode).wrapping_add(1);
+        let by_size = (&raw mut batch.sizes).cast::<u32>().add(bounded::<31>(size_class(bytes)));
+        *by_size = (*by_size).wrapping_add(1);
+    }
+}
+
+/// Notes the signalled work request being built behind those under way.
+#[inline(always)]
+fn note_under_way(subject: Subject, counters: *mut ObjectCounters, class: u64) {
+    // SAFETY: live map values; the place is within bounds.
+    unsafe {
+        let batch = &(*counters).batch;
+        let Some(ring) = data::ring(subject, counters, source::FUNCTION, batch.open, true) else { return };
+        let place = bounded::<255>((*ring).head.wrapping_add(batch.signalled));
+        let entry = &mut *(&raw mut (*ring).entries).cast::<UnderWay>().add(place);
+        entry.wr_id = batch.building.wr_id;
+        entry.posted = (*ring).posted.wrapping_add(batch.entries).wrapping_add(1);
+        entry.class = class;
+    }
+}
+
 /// Entry of `wr_complete(qp)`.
 #[inline(always)]
 pub fn complete_enter(ctx: &ProbeContext) {
-    let Some((subject, _, counters)) = counters(ctx) else { return };
-    // SAFETY: a live map value.
-    let weight = unsafe { (*counters).batch.open };
-    if weight == 0 {
-        return;
-    }
+    at_entry(ctx, |subject, counters| {
+        // SAFETY: a live map value.
+        let weight = unsafe { (*counters).batch.open };
+        if weight != 0 {
+            completed(subject, counters, argument(ctx, 0), weight);
+        }
+        0
+    });
+}
+
+#[inline(always)]
+fn completed(subject: Subject, counters: *mut ObjectCounters, object: u64, weight: u64) {
+    settle(subject, counters);
     data::add(counters, qp::POST_CALLS, weight);
     data::stands_for(counters, weight);
     add(counters, weight);
-    follow_run(counters);
-    let object = argument(ctx, 0);
-    match data::thread(subject, true) {
-        // SAFETY: this thread's own memory.
-        Some(thread) => unsafe {
-            (*thread).post.object = object;
-            (*thread).post.weight = weight;
-        },
-        None => data::add(counters, qp::CUT, 1),
+    // SAFETY: live map values, and this thread's own memory.
+    unsafe {
+        let batch = &mut (*counters).batch;
+        batch.open = 0;
+        (*counters).counters[qp::UNSIGNALLED_RUN] = batch.run;
+        (*counters).counters[qp::LONGEST_UNSIGNALLED] = batch.longest;
+        (*counters).last = batch.last;
+        let Some(thread) = data::thread(subject, true) else {
+            data::add(counters, qp::CUT, 1);
+            return;
+        };
+        (*thread).post.object = object;
+        (*thread).post.weight = weight;
+        let every = weight == 1;
+        post::follow_gap(thread, every, false);
+        if !every {
+            return;
+        }
+        let now = post::posts_at(subject, thread, true);
+        let (entries, signalled) = (batch.entries, batch.signalled);
+        let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true) else { return };
+        let head = (*ring).head;
+        if signalled == 1 {
+            time(ring, head, now);
+        } else if signalled != 0 {
+            let mut posted = Posted { ring: ring.cast(), head, left: signalled, now };
+            bpf_loop(RING as u32, stamp as *mut c_void, (&raw mut posted).cast::<c_void>(), 0);
+        }
+        (*ring).head = head.wrapping_add(signalled);
+        (*ring).posted = (*ring).posted.wrapping_add(entries);
+        note_outstanding(counters, ring);
+    }
+}
+
+/// Work requests that get the time of their post. The [`Ring`] is not named, as in the context of a walk.
+struct Posted {
+    ring: *mut c_void,
+    head: u64,
+    left: u64,
+    now: u64,
+}
+
+/// The last of them first: of more than there is room for, only those are there.
+extern "C" fn stamp(_index: u32, posted: *mut Posted) -> i64 {
+    // SAFETY: what `completed` passed to bpf_loop.
+    let posted = unsafe { &mut *posted };
+    if posted.left == 0 {
+        return 1;
+    }
+    posted.left -= 1;
+    // SAFETY: a live map value.
+    unsafe { time(posted.ring.cast(), posted.head.wrapping_add(posted.left), posted.now) };
+    0
+}
+
+/// # Safety
+/// `ring` is a live map value.
+#[inline(always)]
+unsafe fn time(ring: *mut Ring, number: u64, now: u64) {
+    // SAFETY: as promised; the place is within bounds.
+    unsafe {
+        let entry = (&raw mut (*ring).entries).cast::<UnderWay>().add(bounded::<255>(number));
+        (*entry).t_ns = now;
     }
 }
 
 /// Return of `wr_complete`: when it fails, nothing was posted.
 #[inline(always)]
 pub fn complete_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
-    let Some(thread) = data::thread(subject, false) else { return };
-    // SAFETY: this thread's own memory.
-    let (object, weight) = unsafe { (core::mem::take(&mut (*thread).post.object), (*thread).post.weight) };
-    if object == 0 {
-        return;
+    let Some((subject, meter)) = meter::hit(hits::RETURNS) else { return };
+    if let Some(thread) = data::thread(subject, false) {
+        // SAFETY: this thread's own memory.
+        let (object, weight) =
+            unsafe { (core::mem::take(&mut (*thread).post.object), (*thread).post.weight) };
+        let result = ctx.ret::<u64>() as i32;
+        if object != 0
+            && result != 0
+            && let Some(counters) = data::counters(subject, kind::QP, object, source::FUNCTION)
+        {
+            refused(subject, counters, weight, result.unsigned_abs());
+        }
     }
-    let result = ctx.ret::<u64>() as i32;
-    if result == 0 {
-        return;
-    }
-    let Some(counters) = data::counters(subject, kind::QP, object, source::FUNCTION) else { return };
+    meter.end();
+}
+
+/// A batch was refused: it is taken back.
+#[inline(always)]
+fn refused(subject: Subject, counters: *mut ObjectCounters, weight: u64, errno: u32) {
     data::add(counters, qp::POST_FAILED, weight);
     // SAFETY: a live map value.
     let number = unsafe { (*counters).number };
-    data::failed(subject, number, failure::POST, result.unsigned_abs(), weight);
+    data::failed(subject, source::FUNCTION, number, failure::POST, errno, weight);
     add(counters, weight.wrapping_neg());
+    if weight != 1 {
+        return;
+    }
+    let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true) else { return };
+    // SAFETY: live map values.
+    unsafe {
+        (*ring).head = (*ring).head.wrapping_sub((*counters).batch.signalled);
+        (*ring).posted = (*ring).posted.wrapping_sub((*counters).batch.entries);
+        forget_overwritten(ring, (*counters).batch.signalled);
+    }
 }
 
 /// Entry of `wr_abort(qp)`.
 #[inline(always)]
 pub fn abort(ctx: &ProbeContext) {
-    let Some(counters) = in_progress(ctx) else { return };
-    // SAFETY: as in `start`.
-    let weight = unsafe { core::mem::take(&mut (*counters).batch.open) };
-    data::add(counters, qp::ABORTED, weight);
+    in_progress(ctx, |subject, counters| {
+        // SAFETY: as in `start`.
+        let (weight, signalled) =
+            unsafe { (core::mem::take(&mut (*counters).batch.open), (*counters).batch.signalled) };
+        data::add(counters, qp::ABORTED, weight);
+        if weight == 1
+            && signalled != 0
+            && let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true)
+        {
+            // SAFETY: a live map value.
+            unsafe { forget_overwritten(ring, signalled) };
+        }
+    });
+}
+
+/// So many were noted behind the head, and not posted: where there was no room, those under way are no longer there.
+///
+/// # Safety
+/// `ring` is a live map value.
+#[inline(always)]
+unsafe fn forget_overwritten(ring: *mut Ring, noted: u64) {
+    // SAFETY: as promised.
+    unsafe {
+        let (head, tail) = ((*ring).head, (*ring).tail);
+        if head.wrapping_sub(tail).wrapping_add(noted) > RING as u64 {
+            (*ring).tail = head;
+            (*ring).in_step = 0;
+        }
+    }
 }
 
 /// Adds the batch to the counters so many times; -1 takes it back.
@@ -198,8 +427,7 @@ pub fn abort(ctx: &ProbeContext) {
 fn add(counters: *mut ObjectCounters, sign: u64) {
     // SAFETY: a live map value.
     unsafe {
-        let batch = &mut (*counters).batch;
-        batch.open = 0;
+        let batch = &(*counters).batch;
         let (entries, signalled, inline) = (batch.entries, batch.signalled, batch.inline);
         let (bytes, sges, cut) = (batch.bytes, batch.sges, batch.cut);
         data::add(counters, qp::SIGNALLED, signalled.wrapping_mul(sign));
@@ -221,13 +449,11 @@ fn add(counters: *mut ObjectCounters, sign: u64) {
             data::add_size(counters, index, n.wrapping_mul(sign));
             index += 1;
         }
+        let mut index = 0;
+        while index < BATCH_DETAILS {
+            let n = (*counters).batch.details[index] as u64;
+            data::add_detail(counters, index, n.wrapping_mul(sign));
+            index += 1;
+        }
     }
-}
-
-/// Follows the run of unsignalled work requests, by their numbers alone.
-#[inline(always)]
-fn follow_run(counters: *mut ObjectCounters) {
-    // SAFETY: a live map value.
-    let (n, signalled) = unsafe { ((*counters).batch.entries, (*counters).batch.signalled) };
-    crate::post::runs_at_least(counters, n, signalled);
 }

@@ -17,6 +17,7 @@ use probe_common::wire::Loss;
 use crate::count;
 use crate::poll::Reading;
 use crate::post::Receives;
+use crate::senders;
 use crate::subject::Subject;
 use crate::user::{half, word};
 use crate::walk::{Walk, bounded};
@@ -168,6 +169,12 @@ fn object_key(subject: Subject, object_kind: u32, address: u64, by: u16) -> Obje
     unsafe { transmute([subject.start_ns, address, 0, last]) }
 }
 
+/// The work requests under way of a queue pair by its number, where there are any.
+#[inline(always)]
+pub fn ring_of(subject: Subject, number: u32) -> Option<*mut Ring> {
+    RINGS.get_ptr_mut(&ring_key(subject, number))
+}
+
 /// The key of a queue pair's work requests under way; see [`object_key`].
 #[inline(always)]
 fn ring_key(subject: Subject, number: u32) -> RingKey {
@@ -207,6 +214,11 @@ fn identify(subject: Subject, counters: *mut ObjectCounters, object_kind: u32, a
                 [word(at(24)).unwrap_or(0), word(at(32)).unwrap_or(0), word(at(40)).unwrap_or(0)];
             (*counters).number = half(at(52)).unwrap_or(0);
             (*counters).qp_type = half(at(60)).unwrap_or(0);
+            let [send_cq, receive_cq, srq] = (*counters).queues;
+            senders::sends(subject, send_cq, (*counters).number);
+            if srq != 0 {
+                senders::receives(subject, receive_cq);
+            }
             if let Some(granted) = MADE.get(&made(subject, address)) {
                 (*counters).granted = *granted;
             }
@@ -234,6 +246,7 @@ pub fn qp_made(subject: Subject, address: u64, granted: Granted) {
 pub fn ring(
     subject: Subject,
     counters: *mut ObjectCounters,
+    by: u16,
     weight: u64,
     signalled: bool,
 ) -> Option<*mut Ring> {
@@ -250,13 +263,30 @@ pub fn ring(
         if let Some(stale) = found {
             // SAFETY: a live map value.
             unsafe {
-                (*stale).tail = (*stale).head;
-                (*stale).in_step = 0;
+                if (*stale).by == by as u64 {
+                    (*stale).tail = (*stale).head;
+                    (*stale).in_step = 0;
+                }
             }
         }
         return NO_RING.get_ptr_mut(0);
     }
-    if found.is_some() {
+    if let Some(ring) = found {
+        // SAFETY: a live map value.
+        let known = unsafe { (*ring).by };
+        if known == by as u64 {
+            return found;
+        }
+        if known < by as u64 {
+            // Noted already, nearer to the program.
+            return NO_RING.get_ptr_mut(0);
+        }
+        // SAFETY: as above. What was noted farther away is noted here from now on.
+        unsafe {
+            (*ring).by = by as u64;
+            (*ring).tail = (*ring).head;
+            (*ring).in_step = 0;
+        }
         return found;
     }
     if number != 0
@@ -266,8 +296,10 @@ pub fn ring(
         if let Some(ring) = RINGS.get_ptr_mut(&key) {
             // SAFETY: live map values.
             unsafe {
-                let is_first = (*counters).counters[qp::POST_CALLS] == 1;
+                // A batch of the extended API counts as a call only when it is completed.
+                let is_first = (*counters).counters[qp::POST_CALLS] <= 1;
                 (*ring).in_step = ((*counters).granted.known != 0 && is_first) as u64;
+                (*ring).by = by as u64;
             }
             return Some(ring);
         }
@@ -278,11 +310,14 @@ pub fn ring(
 
 /// A completion entry of a send was reaped: tells the latency of its work request, which is the oldest one.
 #[inline(always)]
-pub fn reaped(subject: Subject, number: u32, wr_id: u64, now: u64) {
+pub fn reaped(subject: Subject, by: u16, number: u32, wr_id: u64, now: u64) {
     let key = ring_key(subject, number);
     let Some(ring) = RINGS.get_ptr_mut(&key) else { return };
     // SAFETY: a live map value; the entry's place is within bounds.
     unsafe {
+        if (*ring).by != by as u64 {
+            return;
+        }
         let (head, tail) = ((*ring).head, (*ring).tail);
         if tail == head {
             (*ring).unmatched += 1;
@@ -348,7 +383,8 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
             let living = key;
             if object_kind == kind::QP {
                 // SAFETY: a live map value.
-                let number = unsafe { (*found).number };
+                let (number, send_cq) = unsafe { ((*found).number, (*found).queues[0]) };
+                senders::ends(subject, send_cq, number);
                 let key = ring_key(subject, number);
                 if let Some(ring) = RINGS.get_ptr_mut(&key) {
                     // SAFETY: live map values.
@@ -369,12 +405,15 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
     }
     if object_kind == kind::QP {
         let _ = MADE.remove(&made(subject, address));
+    } else if object_kind == kind::CQ {
+        senders::queue_ends(subject, address);
     }
 }
 
 /// Counts a failure by its code.
 #[inline(always)]
-pub fn failed(subject: Subject, number: u32, what: u32, code: u32, weight: u64) {
+pub fn failed(subject: Subject, by: u16, number: u32, what: u32, code: u32, weight: u64) {
+    let what = what | (by as u32) << 16;
     let key = FailureKey { start_ns: subject.start_ns, tgid: subject.tgid(), number, what, code };
     add_at(&FAILURES, &key, weight);
 }

@@ -6,14 +6,15 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{ObjectCounters, cq, failure, kind, source};
-use probe_common::site::{MOST_EXPONENT, Stream};
+use probe_common::counters::{ObjectCounters, cq, failure, kind, place, source};
+use probe_common::site::{FOUND_BEFORE, MOST_EXPONENT, Stream};
 use probe_common::wire::hits;
 
 use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread, Wc};
 use crate::meter;
+use crate::senders;
 use crate::subject::Subject;
-use crate::user::half;
+use crate::user::read;
 use crate::walk::bounded;
 
 /// `struct ibv_wc`: its size.
@@ -22,7 +23,7 @@ const WC_BYTES: u64 = 48;
 const ROUNDS: u32 = 64;
 /// `IBV_WC_RECV`, a bit of the opcode of what was received.
 const RECEIVED: u32 = 1 << 7;
-/// `status` of `struct ibv_cq_ex`.
+/// `status` of `struct ibv_cq_ex`; `wr_id` follows it.
 const STATUS: u64 = 132;
 /// "Nothing there", from `start_poll` and `next_poll`.
 const ENOENT: i32 = 2;
@@ -32,7 +33,8 @@ const ENOENT: i32 = 2;
 pub fn site(ctx: &ProbeContext) {
     let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
     let (n, wc) = (argument(1) as i64, argument(2));
-    let weight = 1u64 << (argument(3) as u32 & MOST_EXPONENT);
+    let how = argument(3) as u32;
+    let weight = 1u64 << (how & MOST_EXPONENT);
     let stream = if n == 0 { Stream::Empty } else { Stream::Finds };
     let Some((subject, meter)) = meter::hit(stream as usize) else { return };
     // SAFETY: the context is the kernel's own.
@@ -41,12 +43,21 @@ pub fn site(ctx: &ProbeContext) {
         let thread = if n > 0 && wc != 0 { data::thread(subject, true) } else { None };
         data::note_thread(counters, subject);
         data::drawn(counters, weight, if n > 0 { n as u64 } else { 0 });
+        if let Some(thread) = thread {
+            // SAFETY: this thread's own memory.
+            unsafe {
+                (*thread).reading.by = by as u64;
+                (*thread).reading.cq = argument(0);
+                (*thread).reading.found_before = if how & FOUND_BEFORE != 0 { u32::MAX as u64 } else { 0 };
+            }
+        }
         polled(subject, counters, thread, n, wc, weight);
     }
     meter.end();
 }
 
-/// Entry of `poll_cq(cq, n, wc)`, `start_poll(cq, attributes)` or `next_poll(cq)`.
+/// Entry of `poll_cq(cq, n, wc)`, `start_poll(cq, attributes)` or `next_poll(cq)`; the cookie may be
+/// [`place::FIRST_ONLY`].
 #[inline(always)]
 pub fn enter(ctx: &ProbeContext) {
     let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
@@ -54,7 +65,9 @@ pub fn enter(ctx: &ProbeContext) {
     meter.operations(weight);
     let Some(thread) = data::thread(subject, true) else { return };
     let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
-    let call = Awaited { object: argument(0), first: argument(2), second: 0, kind: kind::CQ as u64, weight };
+    // SAFETY: the context is the kernel's own.
+    let second = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let call = Awaited { object: argument(0), first: argument(2), second, kind: kind::CQ as u64, weight };
     // SAFETY: this thread's own memory.
     unsafe { (*thread).poll = call };
 }
@@ -66,6 +79,12 @@ pub fn leave(ctx: &RetProbeContext) {
     if let Some((call, thread, counters)) = awaited_poll(subject) {
         let n = (ctx.ret::<u64>() as i32).into();
         data::stands_for(counters, call.weight);
+        // SAFETY: this thread's own memory.
+        unsafe {
+            (*thread).reading.by = source::FUNCTION as u64;
+            (*thread).reading.cq = call.object;
+            (*thread).reading.found_before = 0;
+        }
         polled(subject, counters, Some(thread), n, call.first, call.weight);
     }
     meter.end();
@@ -74,30 +93,34 @@ pub fn leave(ctx: &RetProbeContext) {
 /// Return of `start_poll`.
 #[inline(always)]
 pub fn start_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
-    let Some((call, _, counters)) = awaited_poll(subject) else { return };
-    let result = ctx.ret::<u64>() as i32;
-    data::add(counters, cq::POLLS, call.weight);
-    data::stands_for(counters, call.weight);
-    if result == 0 {
-        // SAFETY: a live map value; until `end_poll` the queue belongs to this thread.
-        unsafe { (*counters).batch.entries = 0 };
-        another(subject, counters, call);
-    } else if result == ENOENT {
-        data::add(counters, cq::EMPTY, call.weight);
-    } else {
-        data::add(counters, cq::FAILED, call.weight);
+    let Some((subject, meter)) = meter::hit(hits::RETURNS) else { return };
+    if let Some((call, thread, counters)) = awaited_poll(subject) {
+        let result = ctx.ret::<u64>() as i32;
+        data::add(counters, cq::POLLS, call.weight);
+        data::stands_for(counters, call.weight);
+        if result == 0 {
+            // SAFETY: a live map value; until `end_poll` the queue belongs to this thread.
+            unsafe { (*counters).batch.entries = 0 };
+            another(subject, thread, counters, call);
+        } else if result == ENOENT {
+            data::add(counters, cq::EMPTY, call.weight);
+        } else {
+            data::add(counters, cq::FAILED, call.weight);
+        }
     }
+    meter.end();
 }
 
 /// Return of `next_poll`.
 #[inline(always)]
 pub fn next_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
-    let Some((call, _, counters)) = awaited_poll(subject) else { return };
-    if ctx.ret::<u64>() as i32 == 0 {
-        another(subject, counters, call);
+    let Some((subject, meter)) = meter::hit(hits::RETURNS) else { return };
+    if let Some((call, thread, counters)) = awaited_poll(subject)
+        && ctx.ret::<u64>() as i32 == 0
+    {
+        another(subject, thread, counters, call);
     }
+    meter.end();
 }
 
 /// Entry of `req_notify_cq(cq, solicited_only)`: of a provider, or a site of the emulated device, which the cookie names.
@@ -143,9 +166,17 @@ fn awaited_poll(subject: Subject) -> Option<(Awaited, *mut Thread, *mut ObjectCo
     Some((call, thread, counters))
 }
 
+/// What an extended completion queue shows of the completion entry it stands at.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Shown {
+    status: u32,
+    wr_id: [u32; 2],
+}
+
 /// Counts the completion entry an extended completion queue shows.
 #[inline(always)]
-fn another(subject: Subject, counters: *mut ObjectCounters, call: Awaited) {
+fn another(subject: Subject, thread: *mut Thread, counters: *mut ObjectCounters, call: Awaited) {
     data::add(counters, cq::CQES, call.weight);
     // SAFETY: a live map value.
     let found = unsafe {
@@ -153,8 +184,32 @@ fn another(subject: Subject, counters: *mut ObjectCounters, call: Awaited) {
         (*counters).batch.entries
     };
     most(counters, found);
-    let status = half(call.object.wrapping_add(STATUS)).unwrap_or(0);
-    count_status(subject, counters, status, 0, call.weight);
+    let shown = read::<Shown>(call.object.wrapping_add(STATUS));
+    let (status, [low, high]) = shown.map_or((0, [0; 2]), |shown| (shown.status, shown.wr_id));
+    count_status(subject, source::FUNCTION, counters, status, 0, call.weight);
+    let first_only = call.second == place::FIRST_ONLY;
+    if first_only {
+        data::add(counters, cq::CUT, call.weight);
+    }
+    let every = call.weight == 1;
+    // SAFETY: the helper has no preconditions; this thread's own memory.
+    unsafe {
+        let now = bpf_ktime_get_ns();
+        if (*thread).reaped_ns != data::NOT_FOLLOWED {
+            (*thread).reaped_ns = if every { now } else { 0 };
+        }
+        // Where the next ones are not seen, neither is which requests they complete.
+        if every && !first_only && status == 0 {
+            senders::reaped(
+                subject,
+                source::FUNCTION,
+                counters,
+                call.object,
+                low as u64 | (high as u64) << 32,
+                now,
+            );
+        }
+    }
 }
 
 #[inline(always)]
@@ -168,7 +223,14 @@ fn most(counters: *mut ObjectCounters, n: u64) {
 }
 
 #[inline(always)]
-fn count_status(subject: Subject, counters: *mut ObjectCounters, status: u32, qp_num: u32, weight: u64) {
+fn count_status(
+    subject: Subject,
+    by: u16,
+    counters: *mut ObjectCounters,
+    status: u32,
+    qp_num: u32,
+    weight: u64,
+) {
     if status == 0 {
         data::add(counters, cq::STATUSES, weight);
         return;
@@ -177,7 +239,7 @@ fn count_status(subject: Subject, counters: *mut ObjectCounters, status: u32, qp
     let place = if status > last { last } else { status };
     data::add(counters, cq::STATUSES + place as usize, weight);
     data::add(counters, cq::CQE_ERRORS, weight);
-    data::failed(subject, qp_num, failure::CQE, status, weight);
+    data::failed(subject, by, qp_num, failure::CQE, status, weight);
 }
 
 #[inline(always)]
@@ -224,6 +286,12 @@ fn polled(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Reading {
+    /// Who tells, one of [`source`].
+    by: u64,
+    /// The completion queue.
+    cq: u64,
+    /// All ones where each entry was found before the call tells of it, by so many ns as stand in its `imm_data`.
+    found_before: u64,
     at: u64,
     left: u64,
     successes: u64,
@@ -272,6 +340,7 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
             let weight = (*thread).reading.weight;
             count_status(
                 context.subject,
+                (*thread).reading.by as u16,
                 context.counters.cast::<ObjectCounters>(),
                 entry.status,
                 entry.qp_num,
@@ -282,7 +351,16 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
         (*thread).reading.successes += 1;
         // Completion entries of receives have this bit of their opcode set.
         if entry.opcode & RECEIVED == 0 && (*thread).reading.weight == 1 {
-            data::reaped(context.subject, entry.qp_num, entry.wr_id, (*thread).reading.now);
+            let reading = &(*thread).reading;
+            let now = reading.now.wrapping_sub(entry.imm_data as u64 & reading.found_before);
+            let by = reading.by as u16;
+            if entry.qp_num != 0 {
+                data::reaped(context.subject, by, entry.qp_num, entry.wr_id, now);
+            } else {
+                // Of an extended queue that was made without it.
+                let counters = context.counters.cast::<ObjectCounters>();
+                senders::reaped(context.subject, by, counters, reading.cq, entry.wr_id, now);
+            }
         }
     }
     0

@@ -6,15 +6,16 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{CQE_TO_POST, ObjectCounters, failure, kind, qp, source};
-use probe_common::site::{Flags, Queue, Stream};
+use probe_common::counters::{CQE_TO_POST, ObjectCounters, Ring, failure, kind, qp, source};
+use probe_common::site::{Flags, Queue, Refused, Stream};
 use probe_common::wire::hits;
 
 use crate::data::{self, Awaited, Sge, Thread};
 use crate::meter;
+use crate::senders;
 use crate::subject::Subject;
 use crate::user::{clear, read, word};
-use crate::walk::{self, Chain};
+use crate::walk::{self, Chain, Walk};
 
 /// `…_posted(queue, n_wr, bytes, flags, n_sge, wr)`.
 #[inline(always)]
@@ -58,11 +59,19 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64,
             failure::RECEIVE
         };
         // SAFETY: a live map value.
-        data::failed(subject, unsafe { (*counters).number }, what, argument(5) as u32, weight);
+        data::failed(
+            subject,
+            cookie as u16,
+            unsafe { (*counters).number },
+            what,
+            Refused(argument(5)).errno(),
+            weight,
+        );
     } else {
         data::drawn(counters, weight, n);
     }
     if !send {
+        note_receives(subject, counters, object);
         data::add(counters, if failed { qp::RECV_FAILED } else { qp::RECV_CALLS }, weight);
         data::add(counters, qp::RECV_WRS, sign(n));
         data::add(counters, qp::RECV_BYTES, sign(bytes));
@@ -89,8 +98,20 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64,
         data::note_thread(counters, subject);
         let first = argument(5);
         let looks = if cookie >> 16 & 1 != 0 { first } else { 0 };
-        let sends = Sends { subject, counters, weight, n, signalled: flags.signalled() };
+        let sends = Sends { subject, counters, by: cookie as u16, weight, n, signalled: flags.signalled() };
         by_opcode = by_opcode.wrapping_add(sends.follow(looks, !one_kind));
+    } else {
+        let first = Refused(argument(5)).wr();
+        let chain = Chain { first, most: n, now: 0, sign: factor, by_opcode: !one_kind };
+        if first != 0
+            && let Some(thread) = data::thread(subject, true)
+            && let Some(ring) = data::ring(subject, counters, cookie as u16, weight, true)
+        {
+            let walk = take_back(counters, thread, ring, &chain);
+            walk.describe(counters, weight == 1);
+            let (_, all) = walk.under_way();
+            by_opcode = by_opcode.wrapping_add(if one_kind { 0 } else { all });
+        }
     }
     data::add(counters, qp::WRS, sign(n.wrapping_sub(by_opcode)));
 }
@@ -99,6 +120,8 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64,
 struct Sends {
     subject: Subject,
     counters: *mut ObjectCounters,
+    /// Who tells.
+    by: u16,
     /// The digest stands for so many.
     weight: u64,
     n: u64,
@@ -110,11 +133,11 @@ impl Sends {
     /// opcode, where that is wanted.
     #[inline(always)]
     fn follow(&self, first: u64, by_opcode: bool) -> u64 {
-        let Self { subject, counters, weight, n, signalled } = *self;
+        let Self { subject, counters, by, weight, n, signalled } = *self;
         let every = weight == 1;
         if first != 0
             && let Some(thread) = data::thread(subject, true)
-            && let Some(ring) = data::ring(subject, counters, weight, signalled != 0)
+            && let Some(ring) = data::ring(subject, counters, by, weight, signalled != 0)
         {
             follow_gap(thread, every, signalled != 0);
             let now = if every { posts_at(subject, thread, makes_entries(counters, signalled)) } else { 0 };
@@ -149,7 +172,7 @@ fn makes_entries(counters: *mut ObjectCounters, signalled: u64) -> bool {
 
 /// A gap is from what a poll found to the next post: it can be told only where every post is seen.
 #[inline(always)]
-fn follow_gap(thread: *mut Thread, every: bool, signalled: bool) {
+pub fn follow_gap(thread: *mut Thread, every: bool, signalled: bool) {
     // SAFETY: this thread's own memory.
     unsafe {
         if !every {
@@ -169,7 +192,7 @@ fn forget_run(counters: *mut ObjectCounters) {
 
 /// The time of a post, or 0 where nobody needs it; tells how long after the thread's last completion entries it comes.
 #[inline(always)]
-fn posts_at(subject: Subject, thread: *mut Thread, makes_entries: bool) -> u64 {
+pub fn posts_at(subject: Subject, thread: *mut Thread, makes_entries: bool) -> u64 {
     // SAFETY: the helper has no preconditions; this thread's own memory.
     unsafe {
         let reaped = (*thread).reaped_ns;
@@ -189,7 +212,7 @@ fn posts_at(subject: Subject, thread: *mut Thread, makes_entries: bool) -> u64 {
 /// Follows the run of unsignalled work requests by their numbers alone: exact where all or none are signalled, or one
 /// alone; else as long as the longest run must be at least.
 #[inline(always)]
-pub fn runs_at_least(counters: *mut ObjectCounters, n: u64, signalled: u64) {
+fn runs_at_least(counters: *mut ObjectCounters, n: u64, signalled: u64) {
     // SAFETY: a live map value; see `follow_run` of a walk.
     unsafe {
         let words = &mut (*counters).counters;
@@ -256,7 +279,7 @@ fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
     let second = ctx.arg::<u64>(2).unwrap_or(0);
     // SAFETY: this thread's own memory.
     unsafe { (*thread).post = Awaited { object, first: wr, second, kind: kind::QP as u64, weight } };
-    let Some(ring) = data::ring(subject, counters, weight, true) else { return };
+    let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true) else { return };
     let every = weight == 1;
     follow_gap(thread, every, false);
     let now = if every { posts_at(subject, thread, true) } else { 0 };
@@ -284,11 +307,24 @@ pub fn send_leave(ctx: &RetProbeContext) {
     data::add(counters, qp::POST_FAILED, call.weight);
     // SAFETY: a live map value.
     let number = unsafe { (*counters).number };
-    data::failed(subject, number, failure::POST, result.unsigned_abs(), call.weight);
-    let Some(ring) = data::ring(subject, counters, call.weight, true) else { return };
+    data::failed(subject, source::FUNCTION, number, failure::POST, result.unsigned_abs(), call.weight);
+    let Some(ring) = data::ring(subject, counters, source::FUNCTION, call.weight, true) else { return };
     let back = call.weight.wrapping_neg();
     let chain = Chain { first: first_unposted(&call), most: u64::MAX, now: 0, sign: back, by_opcode: true };
-    let walk = walk::over(counters, thread, ring, &chain);
+    let walk = take_back(counters, thread, ring, &chain);
+    walk.count(counters);
+    walk.describe(counters, true);
+}
+
+/// Walks what was not posted, and takes it from what is under way.
+#[inline(always)]
+fn take_back(
+    counters: *mut ObjectCounters,
+    thread: *mut Thread,
+    ring: *mut Ring,
+    chain: &Chain,
+) -> &'static mut Walk {
+    let walk = walk::over(counters, thread, ring, chain);
     // What was not posted was noted twice by now.
     let (signalled, all) = walk.under_way();
     // SAFETY: a live map value.
@@ -296,8 +332,7 @@ pub fn send_leave(ctx: &RetProbeContext) {
         (*ring).head = (*ring).head.wrapping_sub(signalled.wrapping_mul(2));
         (*ring).posted = (*ring).posted.wrapping_sub(all.wrapping_mul(2));
     }
-    walk.count(counters);
-    walk.describe(counters, false);
+    walk
 }
 
 /// What the current thread's post was about; once.
@@ -345,6 +380,7 @@ fn receive_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32
     };
     data::in_slice(counters, slice);
     data::stands_for(counters, weight);
+    note_receives(subject, counters, object_kind as u32);
     data::add(counters, qp::RECV_CALLS, weight);
     let second = ctx.arg::<u64>(2).unwrap_or(0);
     let Some(thread) = data::thread(subject, true) else {
@@ -354,6 +390,17 @@ fn receive_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32
     // SAFETY: this thread's own memory.
     unsafe { (*thread).post = Awaited { object, first, second, kind: object_kind, weight } };
     count_receives(counters, thread, first, weight, false);
+}
+
+/// Before the first receive of a queue pair counts: its completion queue for receives has some.
+#[inline(always)]
+fn note_receives(subject: Subject, counters: *mut ObjectCounters, object_kind: u32) {
+    // SAFETY: a live map value.
+    unsafe {
+        if object_kind == kind::QP && (*counters).counters[qp::RECV_CALLS] == 0 {
+            senders::receives(subject, (*counters).queues[1]);
+        }
+    }
 }
 
 /// Return of either: what was not posted is taken back.
@@ -373,7 +420,7 @@ pub fn receive_leave(ctx: &RetProbeContext) {
     let what = if object_kind == kind::SRQ { failure::SHARED_RECEIVE } else { failure::RECEIVE };
     // SAFETY: a live map value.
     let number = unsafe { (*counters).number };
-    data::failed(subject, number, what, result.unsigned_abs(), call.weight);
+    data::failed(subject, source::FUNCTION, number, what, result.unsigned_abs(), call.weight);
     count_receives(counters, thread, first_unposted(&call), call.weight, true);
 }
 

@@ -18,9 +18,9 @@ use crate::user::{clear, read};
 pub const SIGNALED: u32 = 1 << 1;
 const INLINE: u32 = 1 << 3;
 /// Opcodes that name remote memory, a bit each: RDMA_WRITE, RDMA_WRITE_WITH_IMM, RDMA_READ and the two atomics.
-const NAME_REMOTE_MEMORY: u64 = 0b111_0011;
+pub const NAME_REMOTE_MEMORY: u64 = 0b111_0011;
 /// Opcodes whose data can go inline, a bit each: RDMA_WRITE, SEND, both with immediate data, and SEND_WITH_INV.
-const GO_INLINE: u64 = 0b10_0000_1111;
+pub const GO_INLINE: u64 = 0b10_0000_1111;
 /// Work requests of a chain that are looked at.
 const MOST: u64 = 2048;
 /// Rounds it takes at most: each looks at one or more, but for the one that finds that several cannot be read at once.
@@ -567,6 +567,10 @@ unsafe fn note_under_way(ring: *mut Ring, wr_id: u64, class: u64, now: u64) {
 pub fn note_outstanding(counters: *mut ObjectCounters, ring: *mut Ring) {
     // SAFETY: live map values.
     unsafe {
+        if (*ring).by == 0 {
+            // Nobody's: what is noted there is not remembered.
+            return;
+        }
         let outstanding = (*ring).posted.wrapping_sub((*ring).completed);
         let most = &mut (*counters).details[detail::MOST_OUTSTANDING];
         if outstanding as i64 > *most as i64 {

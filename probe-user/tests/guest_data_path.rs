@@ -2,7 +2,12 @@
 
 mod data_path;
 
-use data_path::{BANDWIDTH, Case, attach_to_running, check, check_posts, count_script, perftest, posts};
+use serde_json::Value;
+
+use data_path::{
+    BANDWIDTH, Case, attach_to_running, attach_to_running_by, check, check_buffers, check_posts,
+    count_script, perftest, posts,
+};
 
 #[test]
 #[ignore = "needs soft-RoCE: cargo xtask vm test"]
@@ -18,7 +23,9 @@ fn perftest_on_a_stripped_provider_is_counted_to_the_last_request() {
 fn a_running_program_and_its_child_are_counted_to_the_last_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = posts(folder.path());
-    check_posts(&attach_to_running(&program, &["classic", "40", "fork"], &[]), 2, &[]);
+    let told = attach_to_running(&program, &["classic", "40", "fork"], &[]);
+    check_posts(&told, 2, &[]);
+    check_buffers(&told);
 }
 
 #[test]
@@ -26,5 +33,28 @@ fn a_running_program_and_its_child_are_counted_to_the_last_request() {
 fn the_extended_interface_of_a_stripped_provider_is_counted_to_the_last_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = posts(folder.path());
-    check_posts(&attach_to_running(&program, &["extended", "40", "rxe"], &[]), 1, &[]);
+    for interface in ["extended", "extended-post", "extended-poll"] {
+        let told = attach_to_running(&program, &[interface, "40", "rxe"], &[]);
+        check_posts(&told, 1, &[]);
+        check_buffers(&told);
+    }
+}
+
+#[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
+fn the_extended_interface_of_a_stripped_provider_tells_what_is_not_seen_of_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = posts(folder.path());
+    // Allowed enough to look all the time; librxe's next_poll would be single-stepped, and is left alone.
+    let told = attach_to_running_by(&["--overhead", "100"], &program, &["extended", "40", "rxe"], &[]);
+    let did: Value = serde_json::from_str(told.printed.trim()).expect("what it did");
+    let counted = told.of(did["pid"].as_u64().expect("a pid"));
+    let said = |field: &str| did[field].as_u64().expect("a number");
+    let found = said("polls") - said("empty_polls");
+    assert_eq!(counted.total("polls"), said("polls"), "{:?}", counted.0);
+    // One completion entry of each poll is seen, and that there may be more.
+    assert_eq!((counted.total("cqes"), counted.total("cut_polls")), (found, found), "{:?}", counted.0);
+    assert!(said("cqes") > found, "nothing came after the first: {did}");
+    // What was reaped by those is not known either.
+    assert_eq!((counted.latencies(), counted.unmatched()), (0, 0), "{:?}", counted.0);
 }

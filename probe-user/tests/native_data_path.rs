@@ -5,9 +5,12 @@ mod data_path;
 use std::path::Path;
 
 use data_path::{
-    BANDWIDTH, Case, attach_to_running, can_run, check, check_posts, count_script_with, library, perftest,
-    posts,
+    BANDWIDTH, Case, attach_to_running, can_run, check, check_buffers, check_posts, count_script_with,
+    library, perftest, posts,
 };
+
+/// Interfaces of `posts`: for posts and polls both, or one for either.
+const INTERFACES: [&str; 4] = ["classic", "extended", "extended-post", "extended-poll"];
 
 #[test]
 fn the_classic_interface_of_the_emulated_device_is_counted_to_the_last_request() {
@@ -43,10 +46,11 @@ fn a_running_program_and_a_child_that_posts_under_an_optimised_probe_are_counted
     let program = posts(folder.path());
     let device = library("rnic-emu-preload", "librnic_emu.so");
     let environment = [("LD_PRELOAD", device.to_str().expect("a path"))];
-    for interface in ["classic", "extended"] {
+    for interface in INTERFACES {
         let told = attach_to_running(&program, &[interface, "60", "fork"], &environment);
         // Sites of the device do not tell of a batch given up.
         check_posts(&told, 2, &["aborted"]);
+        check_buffers(&told);
     }
 }
 
@@ -60,9 +64,10 @@ fn a_program_under_the_tap_is_counted_once_although_it_passes_two_sites() {
     let device = library("rnic-emu-preload", "librnic_emu.so");
     let tap = library("verbs-tap", "libverbs_tap.so");
     let preload = format!("{}:{}", tap.display(), device.display());
-    for interface in ["classic", "extended"] {
+    for interface in INTERFACES {
         let told = attach_to_running(&program, &[interface, "60"], &[("LD_PRELOAD", &preload)]);
         // Sites of the tap do not tell of these.
         check_posts(&told, 1, &["aborted", "notifies"]);
+        check_buffers(&told);
     }
 }

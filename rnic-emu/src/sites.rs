@@ -9,8 +9,9 @@
 //!
 //! * `rnic_emu_posted(queue, n_wr, bytes, flags, n_sge, wr)` when a post to a send or receive queue has been taken and
 //!   before anything is done about it, so that no completion of it can have been polled yet. It tells of the requests
-//!   *really* posted; `flags` are [`probe_common::site::Flags`]; `wr` is the first request, null in the extended API.
-//! * `rnic_emu_post_failed(queue, 0, 0, flags, 0, errno)` after it, when the call returns an error: nothing is to be
+//!   *really* posted; `flags` are [`probe_common::site::Flags`]; `wr` is the first request, in the extended API of a chain
+//!   made up for the purpose (`post::shown`).
+//! * `rnic_emu_post_failed(queue, 0, 0, flags, 0, why)` after it, when the call returns an error: nothing is to be
 //!   subtracted from what `posted` told.
 //! * `rnic_emu_polled(cq, n, wc, exponent)` after a poll: `n` completions (0 for an empty poll, negative for an error) at `wc`,
 //!   an array of `ibv_wc`. An extended poll is reported when it ends, and every 256 completions before that.
@@ -83,8 +84,8 @@ sites! {
         => control::srq::create_srq_ex;
     /// Digest of a post: `queue` is the `ibv_qp` or `ibv_srq`, `wr` the first request.
     fn rnic_emu_posted(queue: usize, n: u64, bytes: u64, flags: u64, n_sge: u64, wr: usize) => ;
-    /// A post failed with `errno`.
-    fn rnic_emu_post_failed(queue: usize, n: u64, bytes: u64, flags: u64, n_sge: u64, errno: u64) => ;
+    /// A post failed; `why` is a [`probe_common::site::Refused`].
+    fn rnic_emu_post_failed(queue: usize, n: u64, bytes: u64, flags: u64, n_sge: u64, why: u64) => ;
     /// Digest of a poll.
     fn rnic_emu_polled(cq: *mut ibv_cq, n: i64, wc: *const ibv_wc, exponent: u32) => ;
 }

@@ -33,12 +33,18 @@ fn by_chance(exponent: u32) -> Option<u32> {
     })
 }
 
-/// Tells of a poll.
+/// True where every operation of a stream is to be told: then a profiler wants to know when each was, too.
 #[inline]
-pub fn polled(cq: *mut ibv_cq, n: i64, wc: *const ibv_wc) {
+pub fn every(stream: Stream) -> bool {
+    Process::current().is_some_and(|process| process.stats.rates().exponent(stream) == Some(0))
+}
+
+/// Tells of a poll; `how` is 0 or [`probe_common::site::FOUND_BEFORE`].
+#[inline]
+pub fn polled(cq: *mut ibv_cq, n: i64, wc: *const ibv_wc, how: u32) {
     let stream = if n == 0 { Stream::Empty } else { Stream::Finds };
     if let Some(exponent) = exponent(stream) {
         // SAFETY: the site does nothing; its arguments are for tracers.
-        unsafe { sites::rnic_emu_polled(cq, n, wc, exponent) };
+        unsafe { sites::rnic_emu_polled(cq, n, wc, exponent | how) };
     }
 }

@@ -188,6 +188,7 @@ pub struct RecvWr {
 }
 
 /// `struct ibv_wc`.
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Wc {
     pub wr_id: u64,

@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 
 use probe_common::messages::kind as message;
-use probe_common::site::{Queue, Stream};
+use probe_common::site::{Queue, Refused, Stream};
 use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{Cq, Object, Qp, RecvWr, SendWr, Wc};
@@ -110,8 +110,8 @@ unsafe fn post_send_failed(
     count_posted(entry, &posted, false);
     if let Some(exponent) = told {
         let flags = rest.flags(Queue::Send, false).one_in(exponent);
-        let errno = u64::from(result.unsigned_abs());
-        sites::verbs_tap_post_failed(object as usize, rest.wrs, rest.bytes, flags.0, rest.sges, errno);
+        let why = Refused::pack(result.unsigned_abs(), from as u64);
+        sites::verbs_tap_post_failed(object as usize, rest.wrs, rest.bytes, flags.0, rest.sges, why.0);
     }
     posted.wrs
 }
@@ -213,14 +213,14 @@ unsafe fn receive(
             entry.add(qp::RECV_FAILED, 1);
             if let Some(exponent) = told {
                 let flags = rest.flags(queue, false).one_in(exponent);
-                let errno = u64::from(result.unsigned_abs());
+                let why = Refused::pack(result.unsigned_abs(), 0);
                 sites::verbs_tap_post_failed(
                     object as usize,
                     rest.wrs,
                     rest.bytes,
                     flags.0,
                     rest.sges,
-                    errno,
+                    why.0,
                 );
             }
         }

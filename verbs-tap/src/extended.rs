@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
 use probe_common::messages::kind as message;
-use probe_common::site::{Queue, Stream};
+use probe_common::site::{Queue, Refused, Stream};
 use probe_common::tap::{cq, kind, qp};
 
 use crate::abi::{self, CqEx, DataBuf, QpEx, Sge, opcode, wr};
@@ -18,6 +18,7 @@ use crate::digest::{Digest, OPCODES};
 use crate::messages::{self, Begun, Log, Send};
 use crate::objects;
 use crate::shared;
+use crate::shown::{self, Finds, Sends};
 use crate::sites;
 use crate::thread::{self, Entry};
 
@@ -44,6 +45,9 @@ struct Batch {
     polling: Option<Begun>,
     /// Completion entries walked since `start_poll`.
     polled: u64,
+    /// What the probe sites are shown.
+    sends: Sends,
+    finds: Finds,
 }
 
 impl Batch {
@@ -184,7 +188,7 @@ macro_rules! pass {
 
 /// A function that adds one work request to the batch.
 macro_rules! builder {
-    ($name:ident, $place:expr, $opcode:expr, ($($argument:ident: $kind:ty),*)) => {
+    ($name:ident, $place:expr, $opcode:expr, $remote:expr, ($($argument:ident: $kind:ty),*)) => {
         unsafe extern "C-unwind" fn $name(ex: *mut QpEx $(, $argument: $kind)*) {
             // SAFETY: the program's own call, inside its batch, passed on to the function that stood there.
             unsafe {
@@ -198,6 +202,10 @@ macro_rules! builder {
                     batch.building = Some(Send { wr_id, opcode: $opcode, signalled, inline: false, bytes });
                     batch.inline_before = batch.digest.inline;
                 }
+                if shown::is_asked() {
+                    let remote: fn($($kind),*) -> u64 = $remote;
+                    batch.sends.begin((*ex).wr_id, $opcode, signalled, remote($($argument),*));
+                }
                 let Batch { digest, others, .. } = batch;
                 digest.send($opcode, signalled, false, |place| others[place] = others[place].wrapping_add(1));
                 pass!(here, $place, fn(*mut QpEx $(, $kind)*), (ex $(, $argument)*));
@@ -206,27 +214,28 @@ macro_rules! builder {
     };
 }
 
-builder!(wr_atomic_cmp_swp, wr::ATOMIC_CMP_SWP, opcode::ATOMIC_CMP_AND_SWP, (rkey: u32, addr: u64, compare: u64, swap: u64));
-builder!(wr_atomic_fetch_add, wr::ATOMIC_FETCH_ADD, opcode::ATOMIC_FETCH_AND_ADD, (rkey: u32, addr: u64, add: u64));
-builder!(wr_bind_mw, wr::BIND_MW, opcode::BIND_MW, (mw: *mut c_void, rkey: u32, info: *const c_void));
-builder!(wr_local_inv, wr::LOCAL_INV, opcode::LOCAL_INV, (rkey: u32));
-builder!(wr_rdma_read, wr::RDMA_READ, opcode::RDMA_READ, (rkey: u32, addr: u64));
-builder!(wr_rdma_write, wr::RDMA_WRITE, opcode::RDMA_WRITE, (rkey: u32, addr: u64));
-builder!(wr_rdma_write_imm, wr::RDMA_WRITE_IMM, opcode::RDMA_WRITE_WITH_IMM, (rkey: u32, addr: u64, imm: u32));
-builder!(wr_send, wr::SEND, opcode::SEND, ());
-builder!(wr_send_imm, wr::SEND_IMM, opcode::SEND_WITH_IMM, (imm: u32));
-builder!(wr_send_inv, wr::SEND_INV, opcode::SEND_WITH_INV, (rkey: u32));
-builder!(wr_send_tso, wr::SEND_TSO, opcode::TSO, (header: *mut c_void, header_size: u16, mss: u16));
-builder!(wr_atomic_write, wr::ATOMIC_WRITE, opcode::ATOMIC_WRITE, (rkey: u32, addr: u64, value: *const c_void));
+builder!(wr_atomic_cmp_swp, wr::ATOMIC_CMP_SWP, opcode::ATOMIC_CMP_AND_SWP, |_, addr, _, _| addr, (rkey: u32, addr: u64, compare: u64, swap: u64));
+builder!(wr_atomic_fetch_add, wr::ATOMIC_FETCH_ADD, opcode::ATOMIC_FETCH_AND_ADD, |_, addr, _| addr, (rkey: u32, addr: u64, add: u64));
+builder!(wr_bind_mw, wr::BIND_MW, opcode::BIND_MW, |_, _, _| 0, (mw: *mut c_void, rkey: u32, info: *const c_void));
+builder!(wr_local_inv, wr::LOCAL_INV, opcode::LOCAL_INV, |_| 0, (rkey: u32));
+builder!(wr_rdma_read, wr::RDMA_READ, opcode::RDMA_READ, |_, addr| addr, (rkey: u32, addr: u64));
+builder!(wr_rdma_write, wr::RDMA_WRITE, opcode::RDMA_WRITE, |_, addr| addr, (rkey: u32, addr: u64));
+builder!(wr_rdma_write_imm, wr::RDMA_WRITE_IMM, opcode::RDMA_WRITE_WITH_IMM, |_, addr, _| addr, (rkey: u32, addr: u64, imm: u32));
+builder!(wr_send, wr::SEND, opcode::SEND, || 0, ());
+builder!(wr_send_imm, wr::SEND_IMM, opcode::SEND_WITH_IMM, |_| 0, (imm: u32));
+builder!(wr_send_inv, wr::SEND_INV, opcode::SEND_WITH_INV, |_| 0, (rkey: u32));
+builder!(wr_send_tso, wr::SEND_TSO, opcode::TSO, |_, _, _| 0, (header: *mut c_void, header_size: u16, mss: u16));
+builder!(wr_atomic_write, wr::ATOMIC_WRITE, opcode::ATOMIC_WRITE, |_, _, _| 0, (rkey: u32, addr: u64, value: *const c_void));
 
 unsafe extern "C-unwind" fn wr_set_inline_data(ex: *mut QpEx, addr: *mut c_void, length: usize) {
     // SAFETY: as for the builders.
     unsafe {
         let Some(here) = here(ex as usize, kind::QP) else { return };
-        let digest = &mut here.batch().digest;
+        let Batch { digest, sends, .. } = here.batch();
         digest.inline += 1;
         digest.sges += 1;
         digest.bytes += length as u64;
+        sends.inline(&DataBuf { addr, length }, 1);
         pass!(here, wr::SET_INLINE_DATA, fn(*mut QpEx, *mut c_void, usize), (ex, addr, length));
     }
 }
@@ -235,7 +244,8 @@ unsafe extern "C-unwind" fn wr_set_inline_data_list(ex: *mut QpEx, count: usize,
     // SAFETY: as for the builders; the list has `count` entries.
     unsafe {
         let Some(here) = here(ex as usize, kind::QP) else { return };
-        let digest = &mut here.batch().digest;
+        let Batch { digest, sends, .. } = here.batch();
+        sends.inline(list, count);
         digest.inline += 1;
         digest.sges += count as u64;
         for index in 0..count {
@@ -249,9 +259,10 @@ unsafe extern "C-unwind" fn wr_set_sge(ex: *mut QpEx, lkey: u32, addr: u64, leng
     // SAFETY: as for the builders.
     unsafe {
         let Some(here) = here(ex as usize, kind::QP) else { return };
-        let digest = &mut here.batch().digest;
+        let Batch { digest, sends, .. } = here.batch();
         digest.sges += 1;
         digest.bytes += u64::from(length);
+        sends.sges(&Sge { addr, length, lkey }, 1);
         pass!(here, wr::SET_SGE, fn(*mut QpEx, u32, u64, u32), (ex, lkey, addr, length));
     }
 }
@@ -260,7 +271,9 @@ unsafe extern "C-unwind" fn wr_set_sge_list(ex: *mut QpEx, count: usize, list: *
     // SAFETY: as for the builders; the list has `count` entries.
     unsafe {
         let Some(here) = here(ex as usize, kind::QP) else { return };
-        here.batch().digest.list(list, i32::try_from(count).unwrap_or(i32::MAX));
+        let Batch { digest, sends, .. } = here.batch();
+        digest.list(list, i32::try_from(count).unwrap_or(i32::MAX));
+        sends.sges(list, count);
         pass!(here, wr::SET_SGE_LIST, fn(*mut QpEx, usize, *const Sge), (ex, count, list));
     }
 }
@@ -276,6 +289,7 @@ unsafe extern "C-unwind" fn wr_start(ex: *mut QpEx) {
         }
         batch.digest = Digest::default();
         batch.building = None;
+        batch.sends.clear();
     }
 }
 
@@ -289,8 +303,10 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
         let others = (digest.of_first != digest.wrs).then_some(*others);
         let told = thread::fires(Stream::of_post(digest.signalled));
         let flags = digest.flags(Queue::Send, true).one_in(told.unwrap_or(0));
+        let mut shown = 0;
         if told.is_some() {
-            sites::verbs_tap_posted(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, 0);
+            shown = here.batch().sends.chain(digest.wrs);
+            sites::verbs_tap_posted(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, shown);
         }
         let log = messages::log().map(|log| {
             here.batch().tell(log, ex);
@@ -314,8 +330,9 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
             }
         }
         if told.is_some() && result != 0 {
-            let errno = u64::from(result.unsigned_abs());
-            sites::verbs_tap_post_failed(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, errno);
+            // Nobody else has begun a batch meanwhile, unless several threads post to this queue pair.
+            let why = Refused::pack(result.unsigned_abs(), shown as u64);
+            sites::verbs_tap_post_failed(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, why.0);
         }
         result
     }
@@ -376,8 +393,9 @@ unsafe extern "C-unwind" fn start_poll(ex: *mut CqEx, attr: *mut c_void) -> c_in
         }
         if result == 0 {
             let batch = here.batch();
-            batch.polled = 1;
-            batch.polling = begun;
+            (batch.polled, batch.polling) = (0, begun);
+            batch.finds.clear();
+            found(batch, ex);
         } else {
             let (n, stream) = match result {
                 libc::ENOENT => (0, Stream::Empty),
@@ -397,7 +415,7 @@ unsafe extern "C-unwind" fn next_poll(ex: *mut CqEx) -> c_int {
         let Some(here) = here(ex as usize, kind::CQ) else { return libc::ENOSYS };
         let result = pass!(here, NEXT_POLL, fn(*mut CqEx) -> c_int, (ex));
         if result == 0 {
-            here.batch().polled += 1;
+            found(here.batch(), ex);
             if let Some(entry) = &here.entry {
                 count_entry(entry, ex);
             }
@@ -410,14 +428,31 @@ unsafe extern "C-unwind" fn end_poll(ex: *mut CqEx) {
     // SAFETY: the program's own call, passed on; the count is copied before the walk ends.
     unsafe {
         let Some(here) = here(ex as usize, kind::CQ) else { return };
-        let Batch { polled, polling, .. } = *here.batch();
+        let Batch { polled, polling, finds, .. } = here.batch();
+        let (polled, polling) = (*polled, *polling);
+        // Before it ends: what is shown is this thread's until then.
+        if let Some(exponent) = thread::fires(Stream::Finds) {
+            let (entries, how) = finds.entries(polled);
+            let n = i64::try_from(polled).unwrap_or(i64::MAX);
+            sites::verbs_tap_polled(ex as usize, n, entries, exponent | how);
+        }
         pass!(here, END_POLL, fn(*mut CqEx), (ex));
         if let Some((log, begun)) = messages::log().zip(polling) {
             log.polled(begun, messages::begin(), ex.cast(), polled);
         }
-        if let Some(exponent) = thread::fires(Stream::Finds) {
-            sites::verbs_tap_polled(ex as usize, i64::try_from(polled).unwrap_or(i64::MAX), 0, exponent);
-        }
+    }
+}
+
+/// Another completion entry was found.
+///
+/// # Safety
+/// `ex` stands at it.
+#[inline(always)]
+unsafe fn found(batch: &mut Batch, ex: *mut CqEx) {
+    batch.polled += 1;
+    if shown::is_asked() {
+        // SAFETY: as promised.
+        unsafe { batch.finds.note(ex) };
     }
 }
 

@@ -27,5 +27,6 @@ mod next;
 mod objects;
 mod quiet;
 mod shared;
+mod shown;
 mod sites;
 mod thread;

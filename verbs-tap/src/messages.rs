@@ -65,6 +65,13 @@ pub fn abandon_in_child() {
 #[derive(Clone, Copy)]
 pub struct Begun(u64);
 
+impl Begun {
+    /// Nanoseconds of the monotonic clock.
+    pub fn ns(self) -> u64 {
+        self.0
+    }
+}
+
 /// Begins a call.
 pub fn begin() -> Begun {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

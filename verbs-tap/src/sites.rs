@@ -34,7 +34,7 @@ site! {
 }
 site! {
     /// After a post failed: the part that was not posted.
-    verbs_tap_post_failed(qp: usize, n_wr: u64, bytes: u64, flags: u64, n_sge: u64, errno: u64)
+    verbs_tap_post_failed(qp: usize, n_wr: u64, bytes: u64, flags: u64, n_sge: u64, why: u64)
 }
 site! {
     /// After a poll.

@@ -252,6 +252,7 @@ impl Programs {
             objects: self.take("DATA_PATH")?,
             failures: self.take("FAILURES")?,
             rings: self.take("RINGS")?,
+            senders: self.take("SENDERS")?,
             latencies: self.take("LATENCIES")?,
         })
     }

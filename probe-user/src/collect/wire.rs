@@ -2,7 +2,9 @@
 
 use aya::Pod;
 use aya::maps::{HashMap, MapData};
-use probe_common::counters::{FailureKey, LatencyKey, ObjectCounters, ObjectKey, Ring, RingKey};
+use probe_common::counters::{
+    FailureKey, LatencyKey, ObjectCounters, ObjectKey, Ring, RingKey, Senders, SendersKey,
+};
 use probe_common::wire::{
     BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, Slice, StackedCall,
     Target,
@@ -21,6 +23,8 @@ pub struct DataPathTables {
     pub failures: HashMap<MapData, PlainFailureKey, u64>,
     /// Work requests under way.
     pub rings: HashMap<MapData, PlainRingKey, PlainRing>,
+    /// Who sends to a completion queue.
+    pub senders: HashMap<MapData, PlainSendersKey, PlainSenders>,
     /// Latencies.
     pub latencies: HashMap<MapData, PlainLatencyKey, u64>,
 }
@@ -52,6 +56,8 @@ plain!(
     PlainFailureKey(FailureKey),
     PlainRingKey(RingKey),
     PlainRing(Ring),
+    PlainSendersKey(SendersKey),
+    PlainSenders(Senders),
     PlainLatencyKey(LatencyKey),
 );
 

@@ -69,6 +69,8 @@ struct HeldFile {
     file: Arc<File>,
     points: BTreeSet<(&'static str, u64)>,
     inspected: bool,
+    /// Its `next_poll` is not probed: see [`point::affordable`].
+    next_poll_unseen: bool,
 }
 
 impl Attacher {
@@ -201,22 +203,25 @@ impl Attacher {
             Entry::Occupied(held) => held.into_mut(),
             Entry::Vacant(place) => {
                 let Ok(file) = file.try_clone() else { return Vec::new() };
-                place.insert(HeldFile { file: Arc::new(file), points: BTreeSet::new(), inspected: false })
+                place.insert(HeldFile {
+                    file: Arc::new(file),
+                    points: BTreeSet::new(),
+                    inspected: false,
+                    next_poll_unseen: false,
+                })
             }
         };
         points.retain(|point| held.points.insert((point.program, point.offset)));
-        points.sort();
-        let file = Arc::clone(&held.file);
         let mut probes = Vec::with_capacity(points.len());
         if matches!(self.asking, Asking::Governed(_)) {
-            points.retain(|point| match too_dear(point) {
-                Some(why) => {
-                    probes.push(told(point, shown, Verdict::NotHere { why: why.to_owned() }));
-                    false
-                }
-                None => true,
-            });
+            let dear;
+            (points, dear) = point::affordable(points, held.next_poll_unseen);
+            held.next_poll_unseen |= dear.iter().any(Point::is_next_poll);
+            let verdict = || Verdict::NotHere { why: TOO_DEAR.to_owned() };
+            probes.extend(dear.iter().map(|point| told(point, shown, verdict())));
         }
+        points.sort();
+        let file = Arc::clone(&held.file);
         let mut unleft = HashSet::new();
         let (mut groups, mut links) = (Vec::new(), Vec::new());
         for turn in [Turn::First, Turn::Then, Turn::Last] {
@@ -387,14 +392,8 @@ fn attach_at_once(
     outcomes
 }
 
-/// Why a place is not probed where what that costs is bounded; `None` where it is.
-fn too_dear(point: &Point) -> Option<&'static str> {
-    // A poll is made millions of times a second.
-    let stepped = point.program == "poll_enter" && point.class == Some(Class::SingleStepped);
-    stepped.then_some(
-        "a poll here would be single-stepped, which slows every poll several times: only `--data-path full` does that",
-    )
-}
+/// Why a poll is not probed where what that costs is bounded.
+const TOO_DEAR: &str = "a poll here would be single-stepped, which slows every poll several times: only `--data-path full` does that";
 
 /// Why a probe is not in place.
 enum Failure {

@@ -277,12 +277,17 @@ impl Counting {
         for (id, reading) in living {
             all.entry(id).or_default().objects.extend(reading.objects);
         }
+        let mut failures: BTreeMap<ProcessId, Vec<(Source, Failure)>> = BTreeMap::new();
         for (key, count) in self.tables.failures.iter().filter_map(Result::ok) {
             let key = key.0;
-            let Some(what) = Failed::from_wire(key.what) else { continue };
+            let (what, by) = (key.what & 0xffff, (key.what >> 16) as u16);
+            let (Some(what), Some(by)) = (Failed::from_wire(what), Source::from_wire(by)) else { continue };
             let failure = Failure { number: key.number, what, code: key.code, count };
             let id = ProcessId { pid: key.tgid, start_ns: key.start_ns };
-            all.entry(id).or_default().failures.push(failure);
+            failures.entry(id).or_default().push((by, failure));
+        }
+        for (id, failures) in failures {
+            all.entry(id).or_default().failures = nearest(&failures);
         }
         self.read_latencies(&mut all);
         let slices = self.told.slices();
@@ -338,6 +343,10 @@ impl Counting {
         for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
             let _ = self.tables.rings.remove(&key);
         }
+        let keys: Vec<_> = self.tables.senders.keys().filter_map(Result::ok).collect();
+        for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
+            let _ = self.tables.senders.remove(&key);
+        }
         let keys: Vec<_> = self.tables.latencies.keys().filter_map(Result::ok).collect();
         for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
             let _ = self.tables.latencies.remove(&key);
@@ -384,6 +393,17 @@ fn once_each(objects: Vec<Object>) -> Vec<Object> {
     }
     let is_best = |o: &Object| best.get(&(o.kind, o.address, o.number)) == Some(&o.source);
     objects.into_iter().filter(is_best).collect()
+}
+
+/// The same of failures: those of one queue and kind are told by the place nearest to the program.
+fn nearest(failures: &[(Source, Failure)]) -> Vec<Failure> {
+    let mut best = BTreeMap::new();
+    for (source, failure) in failures {
+        let nearest = best.entry((failure.what, failure.number)).or_insert(*source);
+        *nearest = (*nearest).min(*source);
+    }
+    let is_best = |(by, f): &&(Source, Failure)| best.get(&(f.what, f.number)) == Some(by);
+    failures.iter().filter(is_best).map(|(_, failure)| *failure).collect()
 }
 
 fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
@@ -487,6 +507,18 @@ mod tests {
             once.iter().map(|o| (o.source, o.counts.wrs)).collect::<Vec<_>>(),
             [(Source::Tap, 4), (Source::Function, 3)]
         );
+    }
+
+    #[test]
+    fn a_failure_told_at_several_places_is_counted_once() {
+        let failed = |number, code| Failure { number, what: Failed::Post, code, count: 1 };
+        let told = [
+            (Source::Emulator, failed(17, 12)),
+            (Source::Tap, failed(17, 12)),
+            (Source::Tap, failed(17, 22)),
+            (Source::Function, failed(18, 12)),
+        ];
+        assert_eq!(nearest(&told), [failed(17, 12), failed(17, 22), failed(18, 12)]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Which programs go where: pure, so that the choice can be tested.
 
+use std::collections::BTreeSet;
+
 use probe_common::counters::place;
 
 use crate::entry::Class;
@@ -98,6 +100,35 @@ pub fn function(role: Role, offset: u64, delta: u64, class: Class) -> Vec<Point>
     }
 }
 
+/// Leaves out what would slow every poll, where that is bounded: a poll is made millions of times a second. Returns what
+/// stays, and what does not.
+///
+/// Without `next_poll`, `start_poll` shows only the first completion entry of each poll, and is told so. `unseen`: that
+/// holds for this file already.
+pub fn affordable(points: Vec<Point>, unseen: bool) -> (Vec<Point>, Vec<Point>) {
+    let at = |point: &Point| (point.name, point.offset);
+    let stepped = |point: &&Point| point.program == "poll_enter" && point.class == Some(Class::SingleStepped);
+    // The probe of its return is a trap at the entry, too.
+    let dear: BTreeSet<_> = points.iter().filter(stepped).map(at).collect();
+    let (dear, mut points): (Vec<_>, Vec<_>) =
+        points.into_iter().partition(|point| dear.contains(&at(point)));
+    if unseen || dear.iter().any(Point::is_next_poll) {
+        for point in
+            points.iter_mut().filter(|p| p.program == "poll_enter" && p.name == Role::StartPoll.name())
+        {
+            point.cookie = place::FIRST_ONLY;
+        }
+    }
+    (points, dear)
+}
+
+impl Point {
+    /// True for a probe of a `next_poll`.
+    pub fn is_next_poll(&self) -> bool {
+        self.name == Role::NextPoll.name()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +163,25 @@ mod tests {
             };
             assert_eq!(points.iter().map(|p| p.returns).collect::<Vec<_>>(), said, "{role:?}");
         }
+    }
+
+    #[test]
+    fn where_next_poll_would_be_single_stepped_it_is_not_touched_and_start_poll_is_told() {
+        let all = |delta| {
+            let start = function(Role::StartPoll, 0x2970, 0, Class::Emulated);
+            [start, function(Role::NextPoll, 0x2d80, delta, Class::Emulated)].concat()
+        };
+        // An emulated instruction farther on does not help: the return is probed at the entry.
+        let (points, dear) = affordable(all(0x27), false);
+        assert!(points.iter().all(|point| point.name == "start_poll"));
+        let dear: Vec<_> = dear.iter().map(|point| (point.program, point.returns)).collect();
+        assert_eq!(dear, [("next_poll_leave", true), ("poll_enter", false)]);
+        let cookies = |points: &[Point]| points.iter().map(|p| (p.program, p.cookie)).collect::<Vec<_>>();
+        let told = [("start_poll_leave", 0), ("poll_enter", place::FIRST_ONLY)];
+        assert_eq!(cookies(&points), told);
+        assert_eq!(cookies(&affordable(function(Role::StartPoll, 0x2970, 0, Class::Emulated), true).0), told);
+        let (points, dear) = affordable(all(0), false);
+        assert_eq!((points, dear), (all(0), Vec::new()));
     }
 
     #[test]

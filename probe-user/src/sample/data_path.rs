@@ -311,6 +311,10 @@ pub struct QueueCounts {
     /// Those whose status is an error.
     #[serde(skip_serializing_if = "is_zero")]
     pub cqe_errors: u64,
+    /// Extended polls (`ibv_start_poll`) of which only the first completion entry was looked at: `cqes` is too low by
+    /// those that came after it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cut_polls: u64,
     /// Completion entries by status (`IBV_WC_…`, by number), success being 0.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub statuses: BTreeMap<u32, u64>,

@@ -68,6 +68,8 @@ pub struct Counts {
     pub failed_polls: u64,
     pub cqes: u64,
     pub cqe_errors: u64,
+    /// Extended polls of which only the first completion entry was looked at: `cqes` is too low by what came after.
+    pub cut_polls: u64,
     pub notifies: u64,
     /// By number of the status (`IBV_WC_…`), 0 being success.
     pub statuses: BTreeMap<u32, u64>,
@@ -108,6 +110,7 @@ impl Counts {
                 failed_polls: c[cq::FAILED],
                 cqes: c[cq::CQES],
                 cqe_errors: c[cq::CQE_ERRORS],
+                cut_polls: c[cq::CUT],
                 notifies: c[cq::NOTIFIES],
                 statuses: (0..).zip(statuses.copied()).filter(|(_, n)| *n != 0).collect(),
                 ..Self::default()
@@ -164,6 +167,7 @@ impl Counts {
             (&mut self.failed_polls, other.failed_polls),
             (&mut self.cqes, other.cqes),
             (&mut self.cqe_errors, other.cqe_errors),
+            (&mut self.cut_polls, other.cut_polls),
             (&mut self.notifies, other.notifies),
         ];
         for (sum, n) in pairs {

@@ -154,6 +154,7 @@ pub(crate) fn counts(c: &Counts, threads: Option<u32>) -> QueueCounts {
         failed_polls: c.failed_polls,
         cqes: c.cqes,
         cqe_errors: c.cqe_errors,
+        cut_polls: c.cut_polls,
         statuses: c.statuses.clone(),
         notifies: c.notifies,
         threads,

@@ -127,16 +127,9 @@ impl Case {
             serde_json::from_value(client.0["total"]["opcodes"].clone()).expect("opcodes");
         assert_eq!(opcodes, BTreeMap::from([(self.opcode.to_owned(), wrs)]), "{self:?}");
         let longest = if self.list > 1 { self.list } else { self.moderation } - 1;
-        if is_known_model {
-            // Sites of ours do not tell the order of the extended interface's requests.
-            assert!(total("longest_unsignalled") <= longest, "{self:?}");
-        } else {
-            assert_eq!(total("longest_unsignalled"), longest, "{self:?}");
-        }
-        if !is_known_model {
-            // Every signalled request has its latency.
-            assert_eq!((client.latencies(), client.unmatched()), (signalled, 0), "{self:?}");
-        }
+        assert_eq!(total("longest_unsignalled"), longest, "{self:?}");
+        // Every signalled request has its latency.
+        assert_eq!((client.latencies(), client.unmatched()), (signalled, 0), "{self:?}");
         let qps: Vec<_> = client.objects("qp").collect();
         assert_eq!(qps.len() as u64, self.qps, "{self:?}");
         for qp in qps {
@@ -144,11 +137,9 @@ impl Case {
             if let (Some(most), Some(depth)) = (qp["most_outstanding"].as_u64(), qp["max_send_wr"].as_u64()) {
                 assert!(most > 0 && most <= depth, "{self:?}: {qp}");
             }
-            // Sites of ours do not tell the sizes of the extended interface's requests.
-            if qp["details"]["wrs"] != 0 || qp["source"] == "function" {
-                let sizes = BTreeMap::from([(self.size.ilog2().to_string(), self.iterations)]);
-                assert_eq!(qp["sizes"], serde_json::json!(sizes), "{self:?}: {qp}");
-            }
+            let sizes = BTreeMap::from([(self.size.ilog2().to_string(), self.iterations)]);
+            assert_eq!(qp["sizes"], serde_json::json!(sizes), "{self:?}: {qp}");
+            assert_eq!(qp["details"]["wrs"], self.iterations, "{self:?}: {qp}");
         }
     }
 
@@ -182,6 +173,17 @@ impl Counted {
             class["ns"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum()
         };
         self.0["data_path"]["post_to_reap"].as_array().into_iter().flatten().map(of_class).sum()
+    }
+
+    /// What these latencies come to together: at least and at most, for they are told by buckets.
+    pub fn latency_sums(&self) -> (u64, u64) {
+        let classes = self.0["data_path"]["post_to_reap"].as_array().into_iter().flatten();
+        let buckets = classes.flat_map(|class| class["ns"].as_object().into_iter().flatten());
+        buckets.fold((0, 0), |(least, most), (bucket, n)| {
+            let (bucket, n): (u16, u64) = (bucket.parse().expect("a bucket"), n.as_u64().expect("a count"));
+            let bound = |bucket| n * probe_common::histogram::lower_bound(bucket);
+            (least + bound(bucket), most + bound(bucket + 1))
+        })
     }
 
     /// Completion entries whose work request was not found.
@@ -237,6 +239,16 @@ pub fn posts(folder: &Path) -> PathBuf {
 
 /// Starts `posts` and lets it make its objects; only then counting begins, and only then it posts.
 pub fn attach_to_running(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Told {
+    attach_to_running_by(&["--data-path", "full"], program, arguments, environment)
+}
+
+/// The same with these arguments for the counter.
+pub fn attach_to_running_by(
+    how: &[&str],
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Told {
     let folder = tempfile::tempdir().expect("a folder");
     let mut posts = Command::new("timeout");
     posts.args(["-k", "5", "200"]).arg(program).args(arguments).arg("wait");
@@ -246,7 +258,7 @@ pub fn attach_to_running(program: &Path, arguments: &[&str], environment: &[(&st
     let mut line = String::new();
     printed.read_line(&mut line).expect("a line");
     assert_eq!(line, "ready\n");
-    let counter = count(posts.0.id(), folder.path());
+    let counter = count_by(how, posts.0.id(), folder.path());
     let mut input = posts.0.stdin.take().expect("a pipe");
     input.write_all(b"\n").expect("it reads");
     drop(input);
@@ -265,7 +277,8 @@ pub fn check_posts(told: &Told, processes: usize, but: &[&str]) {
     for did in lines {
         let counted = told.of(did["pid"].as_u64().expect("a pid"));
         let fields = did.as_object().expect("an object").iter();
-        for (field, n) in fields.filter(|(field, _)| !["pid", "errno"].contains(&field.as_str())) {
+        let no_counts = ["pid", "errno", "reaped", "least_ns", "most_ns"];
+        for (field, n) in fields.filter(|(field, _)| !no_counts.contains(&field.as_str())) {
             if !but.contains(&field.as_str()) {
                 assert_eq!(Some(counted.total(field)), n.as_u64(), "{field}: {did} but {:?}", counted.0);
             }
@@ -276,7 +289,41 @@ pub fn check_posts(told: &Told, processes: usize, but: &[&str]) {
         let expected = did["post_failed"].as_u64().map_or(0, |n| n.min(1) as usize);
         assert_eq!(of_post.len(), expected, "{failures:?}");
         assert!(of_post.iter().all(|f| f["code"] == did["errno"]), "{failures:?}: {did}");
+        check_latencies(&did, &counted);
         println!("{did}");
+    }
+}
+
+/// Every signalled request that was reaped has its latency, and together they took as long as the program says of itself.
+fn check_latencies(did: &Value, counted: &Counted) {
+    let said = |field: &str| did[field].as_u64().expect("a number");
+    assert_eq!((counted.latencies(), counted.unmatched()), (said("reaped"), 0), "{did}: {:?}", counted.0);
+    let (least, most) = counted.latency_sums();
+    assert!(least <= said("most_ns") && said("least_ns") <= most, "{least} to {most} ns, but {did}");
+    println!("{} latencies, {least} to {most} ns together", counted.latencies());
+}
+
+/// Of `posts`, which uses the same buffers over and over: every request is looked at, whatever interface it was posted by.
+pub fn check_buffers(told: &Told) {
+    for did in told.printed.lines() {
+        let did: Value = serde_json::from_str(did).expect("what it did");
+        let counted = told.of(did["pid"].as_u64().expect("a pid"));
+        let qp = counted.objects("qp").find(|qp| qp["counts"]["wrs"] != 0).expect("a queue pair");
+        let (wrs, details) = (&did["wrs"], &qp["details"]);
+        assert_eq!(&details["wrs"], wrs, "{qp}");
+        let sizes: u64 = qp["sizes"].as_object().expect("sizes").values().filter_map(Value::as_u64).sum();
+        assert_eq!(Some(sizes), wrs.as_u64(), "{qp}");
+        let other = |n: &Value| n.as_u64().map(|n| n - 1);
+        assert_eq!(
+            (details["local_same"].as_u64(), details["remote_same"].as_u64()),
+            (other(wrs), other(&details["remote_wrs"])),
+            "{qp}"
+        );
+        assert_eq!(
+            (&details["local_sequential"], &details["mergeable"]),
+            (&Value::from(0), &Value::from(0)),
+            "{qp}"
+        );
     }
 }
 
@@ -317,9 +364,15 @@ impl Drop for Held {
 
 /// Starts counting a process, and returns when every probe that can be is in place.
 pub fn count(pid: u32, folder: &Path) -> Counter {
+    count_by(&["--data-path", "full"], pid, folder)
+}
+
+/// The same with these arguments.
+pub fn count_by(how: &[&str], pid: u32, folder: &Path) -> Counter {
     let out = folder.join(format!("{pid}.json"));
     let mut child = Command::new("timeout")
-        .args(["-k", "5", "300", PROBE, "count", "--json", "--data-path", "full", "--pid", &pid.to_string()])
+        .args(["-k", "5", "300", PROBE, "count", "--json", "--pid", &pid.to_string()])
+        .args(how)
         .stdout(File::create(&out).expect("a file"))
         .stderr(Stdio::piped())
         .spawn()

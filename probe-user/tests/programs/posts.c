@@ -1,13 +1,17 @@
 /*
  * Posts and polls in every way there is, over two connected queue pairs of one process, and prints what it did.
  *
- * posts classic|extended ROUNDS [fork] [wait] [rxe]
+ * posts classic|extended|extended-post|extended-poll ROUNDS [fork] [wait] [rxe]
  *
+ * "extended-post" posts by ibv_wr_* and polls by ibv_poll_cq, "extended-poll" the other way round.
  * A round: receives in a chain, sends in a chain of several kinds, lists of several lengths, signalled and inline ones.
  * At the end a chain longer than the queue, of which the provider takes what fits. "wait" waits for a line of input
  * after everything was made; with "fork" a child does the same on its own device context. "rxe" minds a defect of
  * that provider (rdma-core 44): its next_poll, when there is nothing more, does what end_poll does, and an end_poll after
  * it goes on behind the last entry.
+ *
+ * Of the time from post to reap it says what it must be at least (from the return of the post to the call of the poll) and
+ * at most (from the call of the post to the return of the poll), summed up over signalled requests.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -16,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define DEPTH 64
@@ -24,6 +29,7 @@
 static struct {
 	unsigned long post_calls, post_failed, wrs, signalled, inlined, bytes, sges;
 	unsigned long recv_calls, recv_failed, recv_wrs, polls, empty, cqes, notifies, aborted, errno_of_last;
+	unsigned long reaped, least_ns, most_ns;
 } did;
 
 static struct ibv_context *context;
@@ -32,7 +38,24 @@ static struct ibv_mr *mr;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp[2];
 static char *memory;
-static int extended, rxe;
+static int extended_post, extended_poll, rxe;
+static unsigned long post_begins, post_ends;
+
+static unsigned long now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ul + t.tv_nsec;
+}
+
+/* Signalled requests of the last chain were reaped by a poll, or a step of it, of that time. */
+static void reaped(int n, unsigned long begins, unsigned long ends)
+{
+	did.reaped += n;
+	did.least_ns += n * (begins > post_ends ? begins - post_ends : 0);
+	did.most_ns += n * (ends - post_begins);
+}
 
 static void die(const char *what)
 {
@@ -61,7 +84,7 @@ static void make(void)
 	mr = ibv_reg_mr(pd, memory, 16 * BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 	if (!mr)
 		die("cannot register");
-	if (extended) {
+	if (extended_poll) {
 		struct ibv_cq_init_attr_ex attr = { .cqe = 4 * DEPTH };
 		struct ibv_cq_ex *ex = ibv_create_cq_ex(context, &attr);
 
@@ -76,8 +99,8 @@ static void make(void)
 			.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd,
 			.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 3, .max_recv_sge = 3,
 				 .max_inline_data = 64 },
-			.comp_mask = IBV_QP_INIT_ATTR_PD | (extended ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
-			.send_ops_flags = extended ? IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ : 0,
+			.comp_mask = IBV_QP_INIT_ATTR_PD | (extended_post ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
+			.send_ops_flags = extended_post ? IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ : 0,
 		};
 
 		qp[i] = ibv_create_qp_ex(context, &attr);
@@ -140,10 +163,11 @@ static void receive(int n)
 /* Takes what is there; returns how many of them were of the sending side. */
 static int poll(void)
 {
+	unsigned long begins = now(), ends;
 	int n, i, sent = 0;
 
 	did.polls++;
-	if (extended) {
+	if (extended_poll) {
 		struct ibv_cq_ex *ex = (struct ibv_cq_ex *)cq;
 		struct ibv_poll_cq_attr attr = {};
 
@@ -152,8 +176,11 @@ static int poll(void)
 			return 0;
 		}
 		do {
+			ends = now();
 			did.cqes++;
 			sent += ex->wr_id != 0;
+			reaped(ex->wr_id != 0, begins, ends);
+			begins = now();
 		} while (!ibv_next_poll(ex));
 		if (!rxe)
 			ibv_end_poll(ex);
@@ -162,12 +189,14 @@ static int poll(void)
 	struct ibv_wc wc[20];
 
 	n = ibv_poll_cq(cq, 20, wc);
+	ends = now();
 	if (n < 0)
 		die("poll");
 	did.empty += n == 0;
 	did.cqes += n;
 	for (i = 0; i < n; i++)
 		sent += wc[i].wr_id != 0;
+	reaped(sent, begins, ends);
 	return sent;
 }
 
@@ -181,7 +210,7 @@ static int send_chain(int n, int must_fit)
 
 	memset(wr, 0, sizeof(wr));
 	for (i = 0; i < n; i++) {
-		int inlined = i % 5 == 1 && !(rxe && extended), lists = i % 3 + 1, length = inlined ? 16 : 100 + i;
+		int inlined = i % 5 == 1 && !(rxe && extended_post), lists = i % 3 + 1, length = inlined ? 16 : 100 + i;
 
 		for (j = 0; j < lists; j++)
 			sge[i][j] = (struct ibv_sge){ (uintptr_t)memory + 256 * j, length, mr->lkey };
@@ -195,7 +224,8 @@ static int send_chain(int n, int must_fit)
 		wr[i].wr.rdma.rkey = mr->rkey;
 	}
 	did.post_calls++;
-	if (extended) {
+	post_begins = now();
+	if (extended_post) {
 		struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp[0]);
 
 		ibv_wr_start(ex);
@@ -227,6 +257,7 @@ static int send_chain(int n, int must_fit)
 		if (result)
 			posted = bad - wr;
 	}
+	post_ends = now();
 	if (result) {
 		did.post_failed++;
 		did.errno_of_last = result;
@@ -249,7 +280,7 @@ static int send_chain(int n, int must_fit)
 
 static void abandon(void)
 {
-	if (extended) {
+	if (extended_post) {
 		struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp[0]);
 
 		ibv_wr_start(ex);
@@ -265,10 +296,11 @@ static void tell(void)
 {
 	printf("{\"pid\": %d, \"post_calls\": %lu, \"post_failed\": %lu, \"wrs\": %lu, \"signalled\": %lu, \"inline\": %lu, "
 	       "\"bytes\": %lu, \"sges\": %lu, \"recv_calls\": %lu, \"recv_failed\": %lu, \"recv_wrs\": %lu, \"polls\": %lu, "
-	       "\"empty_polls\": %lu, \"cqes\": %lu, \"notifies\": %lu, \"aborted\": %lu, \"errno\": %lu}\n",
+	       "\"empty_polls\": %lu, \"cqes\": %lu, \"notifies\": %lu, \"aborted\": %lu, \"errno\": %lu, "
+	       "\"reaped\": %lu, \"least_ns\": %lu, \"most_ns\": %lu}\n",
 	       getpid(), did.post_calls, did.post_failed, did.wrs, did.signalled, did.inlined, did.bytes, did.sges,
 	       did.recv_calls, did.recv_failed, did.recv_wrs, did.polls, did.empty, did.cqes, did.notifies, did.aborted,
-	       did.errno_of_last);
+	       did.errno_of_last, did.reaped, did.least_ns, did.most_ns);
 	fflush(stdout);
 }
 
@@ -297,7 +329,8 @@ int main(int argc, char **argv)
 	int rounds = argc > 2 ? atoi(argv[2]) : 10, i, forks = 0, waits = 0;
 	char line[16];
 
-	extended = argc > 1 && !strcmp(argv[1], "extended");
+	extended_post = argc > 1 && (!strcmp(argv[1], "extended") || !strcmp(argv[1], "extended-post"));
+	extended_poll = argc > 1 && (!strcmp(argv[1], "extended") || !strcmp(argv[1], "extended-poll"));
 	for (i = 3; i < argc; i++) {
 		forks |= !strcmp(argv[i], "fork");
 		waits |= !strcmp(argv[i], "wait");

@@ -96,6 +96,8 @@ pub struct Poller {
     pub current: Option<Cqe>,
     /// Its completions so far, for the probe site.
     pub batch: Box<[ibv_wc]>,
+    /// When each was found, while a profiler asks for all.
+    pub found_ns: Box<[u64]>,
     /// How many of them.
     pub batched: usize,
     /// Completions of this poll.
@@ -107,8 +109,15 @@ pub struct Poller {
 impl Poller {
     /// No poll under way. Only extended CQs have room for a batch.
     pub fn new(extended: bool) -> Self {
-        let batch = vec![ibv_wc::default(); if extended { BATCH } else { 0 }];
-        Self { current: None, batch: batch.into_boxed_slice(), batched: 0, taken: 0, start_ns: 0 }
+        let room = if extended { BATCH } else { 0 };
+        Self {
+            current: None,
+            batch: vec![ibv_wc::default(); room].into_boxed_slice(),
+            found_ns: vec![0; room].into_boxed_slice(),
+            batched: 0,
+            taken: 0,
+            start_ns: 0,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! responder, those below `posted` wait. Slots are reused only when their completion has been polled.
 
 use crate::abi::{ibv_qp_cap, ibv_sge};
+use crate::post::shown::Shown;
 use crate::stats::QpStats;
 use crate::wire::out_link::OutLink;
 
@@ -14,7 +15,8 @@ pub struct SendWqe {
     pub wr_id: u64,
     /// Remote address; of a binding, the window's address.
     pub remote_addr: u64,
-    /// Compare or add operand; of a binding, the window's length.
+    /// Compare or add operand; of a binding, the window's length; of inline data of the extended API, where its first
+    /// buffer was.
     pub compare_add: u64,
     /// Swap operand; of a binding, the region's key.
     pub swap: u64,
@@ -115,6 +117,8 @@ pub struct SendQueue {
     pub generation: u8,
     /// The SQ_DRAINED event is owed.
     pub draining: bool,
+    /// What tracers are shown of a batch.
+    pub shown: Shown,
     /// Counters.
     pub stats: QpStats,
 }
@@ -148,6 +152,7 @@ impl SendQueue {
             route: Route::Unknown,
             generation: 0,
             draining: false,
+            shown: Shown::default(),
             stats,
         }
     }

@@ -6,8 +6,10 @@ use crate::engine::pacing;
 use crate::object::cq::{BATCH, Cq, Cqe, Poller};
 use crate::sites;
 use crate::stats::CqCounter;
+use crate::sys::clock;
 use crate::told;
 use libc::{c_int, c_void};
+use probe_common::site::{FOUND_BEFORE, Stream};
 
 /// Fills in the table.
 pub fn install(ex: &mut ibv_cq_ex) {
@@ -58,7 +60,7 @@ pub unsafe extern "C" fn start_poll(ex: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_a
     ring.stats.add(CqCounter::EmptyPolls, 1);
     drop(ring);
     cq.poller.release();
-    told::polled(ex.cast(), 0, std::ptr::null());
+    told::polled(ex.cast(), 0, std::ptr::null(), 0);
     libc::ENOENT
 }
 
@@ -101,6 +103,7 @@ fn advance(ex: *mut ibv_cq_ex, cq: &Cq, poller: &mut Poller) -> bool {
     }
     if let Some(place) = poller.batch.get_mut(poller.batched) {
         *place = cqe.wc;
+        poller.found_ns[poller.batched] = if told::every(Stream::Finds) { clock::now_ns() } else { 0 };
         poller.batched += 1;
     }
     // SAFETY: the program's view of a live CQ of ours; only the thread that polls reads these fields.
@@ -114,7 +117,16 @@ fn advance(ex: *mut ibv_cq_ex, cq: &Cq, poller: &mut Poller) -> bool {
 
 fn report(ex: *mut ibv_cq_ex, poller: &mut Poller) {
     let n = std::mem::take(&mut poller.batched);
-    told::polled(ex.cast(), n as i64, poller.batch.as_ptr());
+    if !told::every(Stream::Finds) {
+        return told::polled(ex.cast(), n as i64, poller.batch.as_ptr(), 0);
+    }
+    let now = clock::now_ns();
+    for (wc, found) in poller.batch[..n].iter_mut().zip(&poller.found_ns) {
+        // Those that nobody asked about when they were found are taken to be found now.
+        let before = if *found == 0 { 0 } else { now.saturating_sub(*found) };
+        wc.imm_data = u32::try_from(before).unwrap_or(u32::MAX);
+    }
+    told::polled(ex.cast(), n as i64, poller.batch.as_ptr(), FOUND_BEFORE);
 }
 
 /// # Safety

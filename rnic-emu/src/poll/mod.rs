@@ -17,7 +17,7 @@ use libc::c_int;
 pub unsafe extern "C" fn poll_cq(ibv: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the caller's promise.
     let taken = unsafe { take(ibv, n, wc) };
-    told::polled(ibv, i64::from(taken), wc);
+    told::polled(ibv, i64::from(taken), wc, 0);
     taken
 }
 

@@ -1,11 +1,11 @@
 //! What one posting call did, counted while it is done: for the QP's counters and for the probe sites.
 
 use crate::abi::consts::*;
-use crate::object::send_queue::SendWqe;
+use crate::object::send_queue::{SendQueue, SendWqe};
 use crate::sites;
 use crate::stats::{QpCounter, QpStats};
 use crate::told;
-use probe_common::site::{Flags, Queue, Stream};
+use probe_common::site::{Flags, Queue, Refused, Stream};
 
 /// Sums over the requests a call posted.
 pub struct Digest {
@@ -78,7 +78,23 @@ impl Digest {
     #[inline]
     pub fn tell(&mut self, first_wr: usize) {
         self.told = told::exponent(Stream::of_post(self.signalled));
-        let Some(exponent) = self.told else { return };
+        if let Some(exponent) = self.told {
+            self.show(exponent, first_wr);
+        }
+    }
+
+    /// The same of a batch of the extended API, which `queue` holds from request number `first` on.
+    #[inline]
+    pub fn tell_built(&mut self, queue: &mut SendQueue, first: u64) {
+        self.told = told::exponent(Stream::of_post(self.signalled));
+        if let Some(exponent) = self.told {
+            let mut shown = std::mem::take(&mut queue.shown);
+            self.show(exponent, shown.of(queue, first));
+            queue.shown = shown;
+        }
+    }
+
+    fn show(&self, exponent: u32, first_wr: usize) {
         // SAFETY: the site does nothing; its arguments are for tracers.
         unsafe {
             sites::rnic_emu_posted(
@@ -106,7 +122,7 @@ impl Digest {
                     0,
                     self.flags(exponent),
                     0,
-                    u64::from(errno.unsigned_abs()),
+                    Refused::pack(errno.unsigned_abs(), 0).0,
                 );
             }
         }

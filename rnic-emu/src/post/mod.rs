@@ -4,4 +4,5 @@ pub mod check;
 pub mod digest;
 pub mod recv;
 pub mod send;
+pub mod shown;
 pub mod wr_api;

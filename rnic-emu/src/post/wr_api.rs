@@ -140,8 +140,9 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
         }
         r.queue.staged = 0;
         digest.count_send(&r.queue.stats);
-        digest.tell(0);
-        cost = pacing::posted(qp, r, r.queue.posted - digest.n, start_ns);
+        let before = r.queue.posted - digest.n;
+        digest.tell_built(&mut r.queue, before);
+        cost = pacing::posted(qp, r, before, start_ns);
         process = Some(r.fixed.process);
         requester::pump(qp, r);
     }
@@ -299,6 +300,7 @@ unsafe fn set_inline(r: &mut Requester, counter: u64, buffers: &[ibv_data_buf]) 
     let wqe = r.queue.wqe_mut(counter);
     wqe.n_sge = buffers.len().min(usize::from(u16::MAX)) as u16;
     wqe.len = total as u32;
+    wqe.compare_add = buffers.first().map_or(0, |b| b.addr as u64);
     wqe.inline = true;
     Ok(())
 }

@@ -61,6 +61,7 @@ impl QueueCounts {
             (&mut self.empty_polls, other.empty_polls),
             (&mut self.failed_polls, other.failed_polls),
             (&mut self.cqes, other.cqes),
+            (&mut self.cut_polls, other.cut_polls),
             (&mut self.cqe_errors, other.cqe_errors),
             (&mut self.notifies, other.notifies),
         ];

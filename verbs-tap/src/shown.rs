@@ -1,0 +1,169 @@
+//! What the probe sites are shown of the extended API: work requests as the chain that the classic API would have been
+//! given, completion entries as the array it would have filled.
+//!
+//! Noted only while a profiler asks for operations to be told.
+
+use probe_common::site::{FOUND_BEFORE, MOST_SHOWN, Rates, ShownSge, ShownWr, Stream, chain};
+
+use crate::abi::{self, CqEx, DataBuf, Sge, Wc};
+use crate::messages;
+use crate::shared;
+
+/// Entries of a list that are shown; a profiler reads no longer ones.
+const MOST_SGES: usize = 65;
+/// Completion entries that are shown; a profiler reads no more.
+const MOST_FOUND: usize = 1024;
+
+/// True while a profiler asks for anything.
+#[inline(always)]
+pub fn is_asked() -> bool {
+    shared::get().is_some_and(|shared| shared.rates() != Rates::NONE)
+}
+
+/// The work requests of a batch.
+#[derive(Default)]
+pub struct Sends {
+    wrs: Vec<ShownWr>,
+    sges: Vec<ShownSge>,
+    /// Work requests begun.
+    begun: u64,
+}
+
+impl Sends {
+    /// A batch begins.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        if self.begun != 0 {
+            self.wrs.clear();
+            self.sges.clear();
+            self.begun = 0;
+        }
+    }
+
+    /// A work request begins.
+    #[cold]
+    pub fn begin(&mut self, wr_id: u64, opcode: u32, signalled: bool, remote_addr: u64) {
+        self.begun += 1;
+        if self.wrs.len() < MOST_SHOWN {
+            let send_flags = if signalled { abi::SEND_SIGNALED } else { 0 };
+            self.wrs.push(ShownWr { wr_id, opcode, send_flags, remote_addr, ..ShownWr::default() });
+        }
+    }
+
+    /// It has these buffers.
+    #[cold]
+    fn buffers(&mut self, inline: bool, buffers: impl Iterator<Item = (u64, u64)>) {
+        if self.begun != self.wrs.len() as u64 {
+            return;
+        }
+        let Some(wr) = self.wrs.last_mut() else { return };
+        let before = self.sges.len();
+        self.sges.extend(buffers.take(MOST_SGES).map(|(addr, length)| ShownSge {
+            addr,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            lkey: 0,
+        }));
+        wr.num_sge = wr.num_sge.saturating_add(u32::try_from(self.sges.len() - before).unwrap_or(0));
+        if inline {
+            wr.send_flags |= abi::SEND_INLINE;
+        }
+    }
+
+    /// It has these entries.
+    ///
+    /// # Safety
+    /// `list` has `count` entries.
+    #[inline(always)]
+    pub unsafe fn sges(&mut self, list: *const Sge, count: usize) {
+        if self.begun != 0 && !list.is_null() {
+            // SAFETY: as promised.
+            let entry = |index| unsafe { &*list.add(index) };
+            self.buffers(false, (0..count).map(entry).map(|sge| (sge.addr, u64::from(sge.length))));
+        }
+    }
+
+    /// Its data is copied from these buffers.
+    ///
+    /// # Safety
+    /// `list` has `count` entries.
+    #[inline(always)]
+    pub unsafe fn inline(&mut self, list: *const DataBuf, count: usize) {
+        if self.begun != 0 && !list.is_null() {
+            // SAFETY: as promised.
+            let entry = |index| unsafe { &*list.add(index) };
+            self.buffers(
+                true,
+                (0..count).map(entry).map(|buffer| (buffer.addr as u64, buffer.length as u64)),
+            );
+        }
+    }
+
+    /// The address of the chain, as long as nothing else is noted; 0 where not all of the batch was noted.
+    pub fn chain(&mut self, wrs: u64) -> usize {
+        if self.begun != wrs {
+            return 0;
+        }
+        let cut = wrs > self.wrs.len() as u64;
+        usize::try_from(chain(&mut self.wrs, &self.sges, cut)).unwrap_or(0)
+    }
+}
+
+/// The completion entries of an extended poll.
+#[derive(Default)]
+pub struct Finds {
+    entries: Vec<Wc>,
+    found_ns: Vec<u64>,
+}
+
+impl Finds {
+    /// Nothing found yet.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.found_ns.clear();
+    }
+
+    /// Notes the entry that an extended CQ stands at.
+    ///
+    /// # Safety
+    /// `ex` stands at a completion entry, in this thread.
+    #[cold]
+    pub unsafe fn note(&mut self, ex: *mut CqEx) {
+        if self.entries.len() == MOST_FOUND {
+            return;
+        }
+        // SAFETY: as promised; functions of fields that were not asked for when the CQ was made are absent. What an entry
+        // that failed was, its opcode does not tell.
+        let wc = unsafe {
+            let (wr_id, status) = ((*ex).wr_id, (*ex).status);
+            let opcode = if status == 0 { abi::read_field(ex, abi::wc::OPCODE) } else { None };
+            Wc {
+                wr_id,
+                status,
+                opcode: opcode.unwrap_or(0),
+                qp_num: abi::read_field(ex, abi::wc::QP_NUM).unwrap_or(0),
+                ..Wc::default()
+            }
+        };
+        let every = shared::get().is_some_and(|shared| shared.rates().exponent(Stream::Finds) == Some(0));
+        self.entries.push(wc);
+        self.found_ns.push(if every { messages::begin().ns() } else { 0 });
+    }
+
+    /// The address of these `found` ones, as long as nothing else is noted, and what is to be said of them; 0 where not
+    /// all of them were noted.
+    #[cold]
+    pub fn entries(&mut self, found: u64) -> (usize, u32) {
+        if self.entries.is_empty() || self.entries.len() as u64 != found.min(MOST_FOUND as u64) {
+            return (0, 0);
+        }
+        if self.found_ns.contains(&0) {
+            return (self.entries.as_ptr() as usize, 0);
+        }
+        let now = messages::begin().ns();
+        for (wc, found) in self.entries.iter_mut().zip(&self.found_ns) {
+            wc.imm_data = u32::try_from(now.saturating_sub(*found)).unwrap_or(u32::MAX);
+        }
+        (self.entries.as_ptr() as usize, FOUND_BEFORE)
+    }
+}
