@@ -45,16 +45,15 @@ fn the_extended_interface_of_a_stripped_provider_is_counted_to_the_last_request(
 fn the_extended_interface_of_a_stripped_provider_tells_what_is_not_seen_of_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = posts(folder.path());
-    // Allowed enough to look all the time; librxe's next_poll would be single-stepped, and is left alone.
-    let told = attach_to_running_by(&["--overhead", "100"], &program, &["extended", "40", "rxe"], &[]);
+    // librxe's next_poll would be single-stepped, and is left alone.
+    let told = attach_to_running_by(&["--overhead", "50"], &program, &["extended", "40", "rxe"], &[]);
     let did: Value = serde_json::from_str(told.printed.trim()).expect("what it did");
     let counted = told.of(did["pid"].as_u64().expect("a pid"));
     let said = |field: &str| did[field].as_u64().expect("a number");
-    let found = said("polls") - said("empty_polls");
-    assert_eq!(counted.total("polls"), said("polls"), "{:?}", counted.0);
-    // One completion entry of each poll is seen, and that there may be more.
-    assert_eq!((counted.total("cqes"), counted.total("cut_polls")), (found, found), "{:?}", counted.0);
-    assert!(said("cqes") > found, "nothing came after the first: {did}");
+    // One completion entry of each poll is seen, and that there may be more. There were.
+    let (cqes, cut) = (counted.total("cqes"), counted.total("cut_polls"));
+    assert!(cqes > 0 && cqes == cut, "{:?}", counted.0);
+    assert!(said("cqes") > said("polls") - said("empty_polls"), "{did}");
     // What was reaped by those is not known either.
     assert_eq!((counted.latencies(), counted.unmatched()), (0, 0), "{:?}", counted.0);
 }

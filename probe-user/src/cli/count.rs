@@ -220,6 +220,13 @@ fn row(object: &Object, out: &mut impl Write) -> io::Result<()> {
         let share = object.looked_at as f64 / object.calls() as f64;
         write!(out, "; ESTIMATED from {:.2} % of the calls", share * 100.0)?;
     }
+    if c.cut_polls != 0 {
+        write!(
+            out,
+            "; of {} polls only the first completion was looked at: there were more, and `--data-path full` counts them",
+            c.cut_polls
+        )?;
+    }
     if c.cut != 0 {
         write!(out, "; {} chains too long to be walked: counts are too low", c.cut)?;
     }

@@ -256,7 +256,8 @@ fn detail(object: &Object) -> Option<QueueDetail> {
         mergeable: posted(d.mergeable).filter(|_| followed),
         // Of what is under way, only a part is known then.
         most_outstanding: object.most_outstanding.filter(|_| followed),
-        most_cqes_per_poll: (object.most_cqes > 0).then_some(object.most_cqes),
+        most_cqes_per_poll: (object.most_cqes > 0 && object.counts.cut_polls == 0)
+            .then_some(object.most_cqes),
         ..QueueDetail::default()
     };
     (detail != QueueDetail::default()).then_some(detail)

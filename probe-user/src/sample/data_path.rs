@@ -329,6 +329,13 @@ pub struct QueueCounts {
     pub detail: Option<Box<QueueDetail>>,
 }
 
+impl QueueCounts {
+    /// Completion entries taken; `None` where some were not looked at.
+    pub fn all_cqes(&self) -> Option<u64> {
+        (self.cut_polls == 0).then_some(self.cqes)
+    }
+}
+
 /// What only some sources know of a queue. `None` and empty is "not known", except where a sibling is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

@@ -130,12 +130,18 @@ pub static LOST_WAKEUP: Rule = Rule {
     check: Check::Process(lost_wakeup),
 };
 
+/// Why nothing is said where completions were not all looked at.
+const NOT_ALL_LOOKED_AT: &str = "not every completion was looked at: their number is not known";
+
 fn busy(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
     if !traffic.has_rates() {
         return Verdict::NotEnoughData("polls were sampled: their rate is not known");
     }
     let all = &traffic.all;
+    if all.all_cqes().is_none() {
+        return Verdict::NotEnoughData(NOT_ALL_LOOKED_AT);
+    }
     let (polls, cqes) = (subject.per_second(all.polls), subject.per_second(all.cqes));
     // Where one in N is signalled, few completions stand for much work.
     let work = cqes.max(subject.per_second(all.wrs));
@@ -197,6 +203,9 @@ fn often(subject: &Subject<'_>) -> Verdict {
     if rate * subject.slow_motion() < subject.limit(&EVENTS) {
         return Verdict::Clear;
     }
+    if subject.traffic.is_some_and(|traffic| traffic.all.all_cqes().is_none()) {
+        return Verdict::NotEnoughData(NOT_ALL_LOOKED_AT);
+    }
     let per_event = subject.traffic.map(|traffic| share(traffic.all.cqes, events));
     if per_event.is_some_and(|n| n > subject.limit(&FEW)) {
         return Verdict::Clear;
@@ -233,6 +242,9 @@ fn came(subject: &Subject<'_>, cq: u64) -> u64 {
 
 fn lost_wakeup(subject: &Subject<'_>) -> Verdict {
     let Some(traffic) = subject.traffic else { return Verdict::Clear };
+    if traffic.all.all_cqes().is_none() {
+        return Verdict::NotEnoughData(NOT_ALL_LOOKED_AT);
+    }
     let waits = subject.process.count(Call::GetCqEvent);
     let mut suspects = traffic.polled().filter(|(_, counts)| {
         // One completion per poll, one poll per event, never until nothing is left.

@@ -9,7 +9,7 @@ use super::{Table, hex, some};
 
 type Count = (&'static str, fn(&QueueCounts) -> u64);
 
-const COUNTS: [Count; 22] = [
+const COUNTS: [Count; 23] = [
     ("post_calls", |c| c.post_calls),
     ("post_failed", |c| c.post_failed),
     ("wrs", |c| c.wrs),
@@ -30,6 +30,7 @@ const COUNTS: [Count; 22] = [
     ("failed_polls", |c| c.failed_polls),
     ("cqes", |c| c.cqes),
     ("cqe_errors", |c| c.cqe_errors),
+    ("cut_polls", |c| c.cut_polls),
     ("notifies", |c| c.notifies),
     ("threads", |c| c.threads.unwrap_or(0).into()),
 ];

@@ -27,7 +27,7 @@ const FAMILIES: [Family; 12] = [
 ];
 
 /// Writes the families of the processes that were observed, each with its labels `pid` and `comm`. Counts of which only
-/// the ratios mean something are left out; estimates are told by `rdma_data_path_share`.
+/// the ratios mean something are left out, and so are completions where some were not looked at; estimates are told by `rdma_data_path_share`.
 pub(super) fn write<'a>(
     text: &mut Text,
     processes: impl Iterator<Item = (String, String, &'a ProcessModel)>,
@@ -48,6 +48,9 @@ pub(super) fn write<'a>(
     for (name, help, of) in FAMILIES {
         family(text, name, "counter", Some("bytes"), help);
         for ((pid, comm), (counts, _)) in &sums {
+            if name.starts_with("rdma_cqe") && counts.all_cqes().is_none() {
+                continue;
+            }
             let _ = writeln!(text, "{name}_total{{pid=\"{pid}\",comm=\"{}\"}} {}", escaped(comm), of(counts));
         }
     }

@@ -183,11 +183,13 @@ fn polls(c: &QueueCounts) -> Polls {
         polls: Some(c.polls),
         empty_polls: Some(c.empty_polls),
         failed_polls: Some(c.failed_polls),
-        cqes: Some(c.cqes),
-        cqe_errors: Some(c.cqe_errors),
+        cqes: c.all_cqes(),
+        cut_polls: Some(c.cut_polls),
+        // Among those that were looked at.
+        cqe_errors: Some(c.cqe_errors).filter(|n| *n > 0 || c.cut_polls == 0),
         errors,
         notifies: Some(c.notifies),
-        cqes_per_poll: share(c.cqes, found),
+        cqes_per_poll: c.all_cqes().and_then(|cqes| share(cqes, found)),
         empty_share: share(c.empty_polls, c.polls),
         most_cqes_per_poll: detail.and_then(|d| d.most_cqes_per_poll),
         cqe_to_post_ns: detail

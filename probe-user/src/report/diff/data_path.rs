@@ -36,13 +36,22 @@ fn ratio(part: u64, whole: u64) -> u64 {
 pub(super) fn compare(comm: &str, a: &[&ProcessModel], b: &[&ProcessModel], metrics: &mut Vec<Metric>) {
     let (Some((x, x_counted)), Some((y, y_counted))) = (sum(a), sum(b)) else { return };
     let name = |figure: &str| format!("data_path.{figure}");
+    let has_all = x.all_cqes().is_some() && y.all_cqes().is_some();
+    let is_known = |(figure, ..): &&Figure| has_all || !figure.starts_with("cqe");
     if x_counted && y_counted {
         metrics.extend(
-            COUNTS.iter().map(|(figure, of, worse)| plain(comm, name(figure), of(&x), of(&y), *worse)),
+            COUNTS
+                .iter()
+                .filter(is_known)
+                .map(|(figure, of, worse)| plain(comm, name(figure), of(&x), of(&y), *worse)),
         );
     }
-    metrics
-        .extend(RATIOS.iter().map(|(figure, of, worse)| plain(comm, name(figure), of(&x), of(&y), *worse)));
+    metrics.extend(
+        RATIOS
+            .iter()
+            .filter(is_known)
+            .map(|(figure, of, worse)| plain(comm, name(figure), of(&x), of(&y), *worse)),
+    );
     if let (Some(x), Some(y)) = (reaped(&x), reaped(&y)) {
         for (figure, q) in [("p50_ns", 0.5), ("p90_ns", 0.9), ("p99_ns", 0.99)] {
             metrics.push(quantile(comm, format!("post_to_reap.{figure}"), q, &x, &y, Judged::Cost));

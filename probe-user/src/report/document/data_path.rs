@@ -154,8 +154,10 @@ pub struct Polls {
     pub empty_polls: Option<u64>,
     /// Those that failed.
     pub failed_polls: Option<u64>,
-    /// Completions taken.
+    /// Completions taken; `null` where some were not looked at.
     pub cqes: Option<u64>,
+    /// Extended polls of which only the first completion was looked at.
+    pub cut_polls: Option<u64>,
     /// Those with an error.
     pub cqe_errors: Option<u64>,
     /// Those by status, and by QP where known; most frequent first.

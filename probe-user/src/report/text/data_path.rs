@@ -109,8 +109,9 @@ impl Text<'_> {
     }
 
     fn polls(&mut self, p: &Polls) -> io::Result<()> {
-        let (Some(polls), Some(cqes)) = (p.polls.filter(|n| *n > 0), p.cqes) else { return Ok(()) };
-        let mut text = format!("{}  {} completions", count(polls), count(cqes));
+        let Some(polls) = p.polls.filter(|n| *n > 0) else { return Ok(()) };
+        let completions = p.cqes.map_or_else(|| "an unknown number of".to_owned(), count);
+        let mut text = format!("{}  {completions} completions", count(polls));
         if let Some(each) = p.cqes_per_poll {
             text += &format!("  {each:.1} a poll that found any");
         }
@@ -121,6 +122,14 @@ impl Text<'_> {
             text += &format!("  {} notifications asked for", count(n));
         }
         self.row("polls", &text)?;
+        if let Some(n) = p.cut_polls.filter(|n| *n > 0) {
+            let text = format!(
+                "of {} polls only the first completion was looked at (ibv_next_poll would be single-stepped): \
+                 `--data-path full` looks at all",
+                count(n)
+            );
+            self.warn("  not observed", &text)?;
+        }
         if let Some(n) = p.failed_polls.filter(|n| *n > 0) {
             self.alarm("  failed polls", &count(n))?;
         }

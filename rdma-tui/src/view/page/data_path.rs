@@ -115,17 +115,19 @@ fn completions(buf: &mut Buffer, area: Rect, host: &HostPath, context: Context<'
     } else {
         Fact::new("errors", "0").styled(theme.dim())
     };
+    let all = |text: String| if c.all_cqes().is_some() { text } else { "not all seen".to_owned() };
     let mut list = vec![
-        Fact::new("CQEs now", number(host.per_second(|c| c.cqes), Unit::PerSecond)).styled(theme.strong()),
+        Fact::new("CQEs now", all(number(host.per_second(|c| c.cqes), Unit::PerSecond)))
+            .styled(theme.strong()),
         Fact::new("polls now", number(host.per_second(|c| c.polls), Unit::PerSecond)),
-        Fact::new("CQEs", count(c.cqes as f64)),
+        Fact::new("CQEs", all(count(c.cqes as f64))),
         Fact::new("polls", count(c.polls as f64)),
         Fact::new(
             "empty",
             part(c.empty_polls, c.polls)
                 .map_or_else(|| "-".to_owned(), |s| format!("{} of the polls", share(s))),
         ),
-        Fact::new("per poll", format!("{} CQEs where any", ratio(part(c.cqes, found)))),
+        Fact::new("per poll", all(format!("{} CQEs where any", ratio(part(c.cqes, found))))),
         errors,
         Fact::new("notify", format!("{} asked for", count(c.notifies as f64))),
     ];

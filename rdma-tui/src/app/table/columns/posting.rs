@@ -86,11 +86,11 @@ const SEEN: Column =
 
 pub(super) const CQE_RATE: Column =
     figure("cqe.rate", "CQE/S", Unit::PerSecond, 8, 1, "completions per second, now", |w, r| {
-        per_second(w, polling(r), |c| c.cqes)
+        per_second(w, all_seen(polling(r)), |c| c.cqes)
     });
 pub(super) const CQE_COUNT: Column =
     figure("cqe.count", "CQEs", Unit::Count, 7, 3, "completions taken", |_, r| {
-        counted(polling(r), |c| c.cqes)
+        counted(all_seen(polling(r)), |c| c.cqes)
     });
 pub(super) const POLL_RATE: Column =
     figure("poll.rate", "POLL/S", Unit::PerSecond, 8, 2, "polls per second, now", |w, r| {
@@ -102,7 +102,8 @@ pub(super) const EMPTY: Column =
     });
 pub(super) const CQE_BATCH: Column =
     figure("cq.batch", "CQE/POLL", Unit::Ratio, 8, 3, "completions per poll that found any", |_, r| {
-        part(polling(r), |c| c.cqes, |c| c.polls.saturating_sub(c.empty_polls).saturating_sub(c.failed_polls))
+        let found = |c: &QueueCounts| c.polls.saturating_sub(c.empty_polls).saturating_sub(c.failed_polls);
+        part(all_seen(polling(r)), |c| c.cqes, found)
     });
 pub(super) const CQE_ERRORS: Column =
     figure("cq.errors", "ERRORS", Unit::Count, 7, 2, "completions with an error", |_, r| {
@@ -118,6 +119,11 @@ fn posting<'w>(row: &Row<'w>) -> Option<&'w Queue> {
 fn polling<'w>(row: &Row<'w>) -> Option<&'w Queue> {
     let Row::Cq(p, cq, _) = *row else { return None };
     p.data_path.at(QueueKind::Cq, cq)
+}
+
+/// A completion queue of which every completion was looked at: of others, their number is not known.
+fn all_seen(queue: Option<&Queue>) -> Option<&Queue> {
+    queue.filter(|queue| queue.tally.count(|c| c.cut_polls) == 0)
 }
 
 /// A count, where it is known.

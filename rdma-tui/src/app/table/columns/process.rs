@@ -20,6 +20,14 @@ fn data_path_rate<'w>(world: &World, row: &Row<'w>, of: fn(&QueueCounts) -> u64)
     })
 }
 
+/// The rate of completions, where all of them are looked at.
+fn all_completions_rate<'w>(world: &World, row: &Row<'w>) -> Value<'w> {
+    of_process(row, |p| match p.data_path.totals.count(|c| c.cut_polls) {
+        0 => data_path_rate(world, row, |c| c.cqes),
+        _ => Value::Missing,
+    })
+}
+
 const CREATE_QP: &[Call] = &[Call::CreateQp];
 const CREATE_CQ: &[Call] = &[Call::CreateCq];
 
@@ -36,7 +44,7 @@ pub(super) static PROCESSES: &[Column] = &[
         data_path_rate(w, r, |c| c.wrs)
     }),
     figure("cqe.rate", "CQE/S", Unit::PerSecond, 8, 4, "completions per second, now", |w, r| {
-        data_path_rate(w, r, |c| c.cqes)
+        all_completions_rate(w, r)
     }),
     figure("reg.rate", "REG/S", Unit::PerSecond, 9, 2, "registrations per second, now", |w, r| {
         of_process(r, |p| Value::Number(rate(w, p, |c| REGISTRATIONS.contains(&c))))
