@@ -29,6 +29,17 @@ const RNR_EVENTS: [&str; 4] = ["rnr_nak_retry_err", "rcvd_rnr_err", "send_rnr_er
 /// The wait that min_rnr_timer 0 stands for, ns.
 pub const LONGEST_RNR_NS: u64 = 655_360_000;
 
+/// The wait that a value of min_rnr_timer stands for, ns (InfiniBand specification, encoding of the RNR NAK timer): 0 is the
+/// longest, from 1 on they grow by a half and a third in turn.
+pub fn rnr_wait_ns(timer: u8) -> u64 {
+    match timer & 31 {
+        0 => LONGEST_RNR_NS,
+        n @ 1..=3 => u64::from(n) * 10_000,
+        n if n % 2 == 0 => 40_000 << ((n - 4) / 2),
+        n => 60_000 << ((n - 5) / 2),
+    }
+}
+
 /// Said of rules that judge what was asked for when queue pairs were connected.
 pub const CONNECTED_BEFORE: &str =
     "the queue pairs were connected before the recording began: their timers and retry counts were not seen";
@@ -50,7 +61,7 @@ pub struct Host<'m> {
     pub most_qps: Option<ProcessId>,
     traffic_classes: OnceCell<BTreeMap<u8, u64>>,
     largest_region: OnceCell<u64>,
-    waited_for_receives_ns: OnceCell<Option<u64>>,
+    longest_rnr_timer: OnceCell<Option<u8>>,
     pub(super) settings: &'m Settings,
     pub(super) rule: &'static str,
 }
@@ -64,7 +75,7 @@ impl<'m> Host<'m> {
             most_qps: model.processes.values().max_by_key(|p| live(p)).map(|p| p.info.id),
             traffic_classes: OnceCell::new(),
             largest_region: OnceCell::new(),
-            waited_for_receives_ns: OnceCell::new(),
+            longest_rnr_timer: OnceCell::new(),
             settings,
             rule: "",
         }
@@ -133,16 +144,20 @@ impl<'m> Host<'m> {
         names.iter().flat_map(|name| self.grown(name)).map(|(_, n)| n).fold(0, u64::saturating_add)
     }
 
+    /// Of all queue pairs that were seen being connected, the min_rnr_timer that stands for the longest wait.
+    pub fn longest_rnr_timer(&self) -> Option<u8> {
+        *self.longest_rnr_timer.get_or_init(|| {
+            let all = self.model.processes.values().flat_map(|p| p.queues.live().chain(p.queues.ended()));
+            all.filter_map(|qp| qp.attributes.min_rnr_timer).max_by_key(|timer| rnr_wait_ns(*timer))
+        })
+    }
+
     /// How long senders waited for receives at most, over all queue pairs together, ns: so many receiver-not-ready events of
     /// the longest wait there is. `None` where no queue pair asks for that wait, or none met it.
     pub fn waited_for_receives_ns(&self) -> Option<u64> {
-        *self.waited_for_receives_ns.get_or_init(|| {
-            let zero = |qp: &Qp| qp.attributes.min_rnr_timer == Some(0);
-            let asks = |p: &ProcessModel| p.queues.live().any(zero) || p.queues.ended().any(zero);
-            let events = self.grown_in_all(&RNR_EVENTS);
-            let met = events > 0 && self.model.processes.values().any(asks);
-            met.then(|| events.saturating_mul(LONGEST_RNR_NS))
-        })
+        let events = self.grown_in_all(&RNR_EVENTS);
+        let met = events > 0 && self.longest_rnr_timer() == Some(0);
+        met.then(|| events.saturating_mul(LONGEST_RNR_NS))
     }
 
     /// Smallest and largest active MTU of the ports that are up and tell one, bytes.
@@ -463,4 +478,16 @@ fn named(first: &[&Qp], all: u64) -> Evidence {
         text.push_str(&format!(" and {} more", units::count(all - first.len() as u64)));
     }
     Evidence { text, qpns: first.iter().map(|qp| qp.qpn).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_of_a_receiver_that_is_not_ready_are_those_of_the_specification() {
+        let ms: Vec<f64> =
+            [0, 1, 3, 4, 5, 6, 7, 8, 12, 13, 14, 30, 31].map(|n| rnr_wait_ns(n) as f64 / 1e6).to_vec();
+        assert_eq!(ms, [655.36, 0.01, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.64, 0.96, 1.28, 327.68, 491.52]);
+    }
 }

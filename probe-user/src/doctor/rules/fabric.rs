@@ -1,8 +1,8 @@
 //! What the ports' counters say of loss and congestion.
 
-use super::super::finding::{Confidence, Evidence, Severity, many, per_second};
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many, per_second};
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
-use super::super::subject::{Host, Subject};
+use super::super::subject::{Host, Subject, rnr_wait_ns};
 use super::man;
 use crate::model::{CONGESTED_PER_SECOND, CONGESTION_COUNTERS, LOSS_COUNTERS, Queue};
 use crate::report::units::{count, duration};
@@ -110,6 +110,9 @@ pub static RECEIVES_LATE: Rule = Rule {
     met: &["meta-pytorch/torchcomms#3345"],
     check: Check::Process(receives_late),
 };
+
+/// Share of the time that waits for a receive take together, below which they are hardly felt.
+const LITTLE: f64 = 0.01;
 
 /// Ticks in which a port had something to send and could not. How long one is differs by device.
 const WAITING: &str = "port_xmit_wait";
@@ -264,11 +267,26 @@ fn rnr_growing(subject: &Subject<'_>) -> Verdict {
     if (sum as f64) < subject.limit(&RNRS) {
         return Verdict::Clear;
     }
+    // Each event is a wait of the receiver's min_rnr_timer: many of a short one are felt less than few of a long one.
+    let timer = subject.host.longest_rnr_timer();
+    let waited_ns = timer.map(|timer| sum.saturating_mul(rnr_wait_ns(timer)));
+    let little = waited_ns.is_some_and(|ns| (ns as f64) < subject.busy_ns() as f64 * LITTLE);
     let mut case = Case::new(
-        Severity::Warning,
+        if little { Severity::Note } else { Severity::Warning },
         Confidence::Medium,
         format!("{} of senders that met no receive", many(sum, "event")),
     );
+    if let (Some(timer), Some(ns)) = (timer, waited_ns) {
+        case = case.costs(Cost {
+            text: format!(
+                "up to {} of waiting in {}, over all queue pairs together: {} for each (min_rnr_timer {timer})",
+                duration(ns),
+                duration(subject.busy_ns()),
+                duration(rnr_wait_ns(timer))
+            ),
+            ..Cost::default()
+        });
+    }
     for line in lines {
         case = case.because_of(Some(line));
     }

@@ -6,7 +6,7 @@ use super::super::subject::Subject;
 use super::super::traffic::{ATOMICS, READS, WRITES, detail, mean_bytes, of_opcodes, share};
 use super::man;
 use crate::report::units::{bytes, count, duration, percent};
-use crate::sample::QueueCounts;
+use crate::sample::{QueueCounts, Strides};
 
 const MANY: Threshold = Threshold {
     key: "min_wrs",
@@ -93,6 +93,9 @@ const SAME: Threshold = Threshold {
     unit: "share of steps to the same address",
     why: "half of all atomics in a row on one word is a hot word",
 };
+
+/// Share of steps to the same address from where on there is one address for all.
+const ONE_FOR_ALL: f64 = 0.9;
 
 /// A hot word.
 pub static ATOMICS_HOT: Rule = Rule {
@@ -232,9 +235,14 @@ fn atomics_hot(subject: &Subject<'_>) -> Verdict {
         atomics(counts) as f64 * 10.0 >= least && share(atomics(counts), counts.wrs) >= limit
     };
     let strides = |counts: &QueueCounts| detail(counts).and_then(|d| d.remote_strides);
-    let hot = |counts: &QueueCounts| {
-        many_atomics(counts) && strides(counts).is_none_or(|s| share(s.same, s.total()) >= same)
+    // A READ of the record that was locked goes to the same address and meets no other atomic: each request that is no
+    // atomic takes part in two steps. Where nearly all steps stay, there is one address for all.
+    let meets = |counts: &QueueCounts, s: Strides| {
+        let others = counts.wrs.saturating_sub(atomics(counts));
+        let surely = s.same.saturating_sub(others.saturating_mul(2));
+        share(s.same, s.total()) >= ONE_FOR_ALL || share(surely, atomics(counts)) >= same
     };
+    let hot = |counts: &QueueCounts| many_atomics(counts) && strides(counts).is_none_or(|s| meets(counts, s));
     let Some(those) = traffic.those(|_, counts| hot(counts)) else { return Verdict::Clear };
     let known = strides(&those.sum);
     if known.is_none() {
@@ -255,7 +263,7 @@ fn atomics_hot(subject: &Subject<'_>) -> Verdict {
         format!("{} meet on one address, or few", many(n, "atomic")),
     )
     .because(format!(
-        "{} of the work requests are atomics, {} of them go to the address of the one before",
+        "{} of the work requests are atomics; {} of all go to the address of the one before",
         percent(share(n, those.sum.wrs)),
         percent(known.map_or(0.0, |s| share(s.same, s.total())))
     ));

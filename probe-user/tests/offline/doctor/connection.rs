@@ -92,6 +92,22 @@ fn what_the_longest_receiver_not_ready_timer_cost_is_told_and_polling_meanwhile_
 }
 
 #[test]
+fn waits_for_receives_are_weighed_by_the_timer_they_take() {
+    let met = |timer| {
+        let (qp, cq) = busy();
+        with_nic(nic(&[("rnr_nak_retry_err", 1)]))
+            .rtr(QpAttributes { min_rnr_timer: Some(timer), ..QpAttributes::default() })
+            .devices(vec![nic(&[("rnr_nak_retry_err", 1001)])])
+            .counts(qp, cq)
+            .has("receiver-not-ready")
+    };
+    // A thousand waits of 10 µs in ten seconds, and of 0.64 ms.
+    let (short, long) = (met(1), met(12));
+    assert_eq!((short.severity, long.severity), (Severity::Note, Severity::Warning));
+    assert!(long.cost.text.contains("640 ms of waiting in 10"), "{long:#?}");
+}
+
+#[test]
 fn one_queue_pair_outside_the_traffic_class() {
     let classes = |last: u8| {
         (0..10).fold(Case::new(), |case, i| {

@@ -21,6 +21,16 @@ fn what_sources_tell_of_places_and_order() {
     })
     .has("atomics-hot");
     changed(|c, _| c.opcodes = BTreeMap::from([(Opcode::AtomicCmpAndSwp, c.wrs)])).lacks("atomics-hot");
+    // Each record is locked and then read: half of the steps stay, and no two atomics meet. A lock that is taken by CAS and
+    // given back by WRITE is one address for all.
+    let with = |other, same, random| {
+        changed(move |c, d| {
+            c.opcodes = BTreeMap::from([(Opcode::AtomicCmpAndSwp, c.wrs / 2), (other, c.wrs / 2)]);
+            d.remote_strides = Some(Strides { same, random, ..Strides::default() });
+        })
+    };
+    with(Opcode::RdmaRead, 800_000, 800_000).lacks("atomics-hot");
+    with(Opcode::RdmaWrite, 1_590_000, 10_000).has("atomics-hot");
     changed(|c, _| {
         c.opcodes = BTreeMap::from([(Opcode::RdmaRead, c.wrs / 2), (Opcode::RdmaWrite, c.wrs / 2)]);
     })
