@@ -167,3 +167,72 @@ impl Finds {
         (self.entries.as_ptr() as usize, FOUND_BEFORE)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::opcode;
+
+    #[test]
+    fn a_batch_is_shown_as_the_chain_it_might_have_been() {
+        let list = [Sge { addr: 4096, length: 8, lkey: 1 }, Sge { addr: 8192, length: 16, lkey: 1 }];
+        let buffer = DataBuf { addr: std::ptr::without_provenance_mut(64), length: 5 };
+        let mut sends = Sends::default();
+        sends.begin(7, opcode::RDMA_WRITE, true, 0x5000);
+        // SAFETY: lists of ours.
+        unsafe { sends.sges(list.as_ptr(), list.len()) };
+        sends.begin(8, opcode::SEND, false, 0);
+        // SAFETY: as above.
+        unsafe { sends.inline(&raw const buffer, 1) };
+        assert_eq!(sends.chain(2), sends.wrs.as_ptr() as usize);
+        let [first, second] = sends.wrs[..] else { panic!("{:?}", sends.wrs) };
+        assert_eq!((first.wr_id, first.num_sge, first.remote_addr), (7, 2, 0x5000));
+        assert_eq!((first.send_flags, second.send_flags), (abi::SEND_SIGNALED, abi::SEND_INLINE));
+        assert_eq!((first.next, second.next), (&raw const sends.wrs[1] as u64, 0));
+        assert_eq!(second.sg_list, &raw const sends.sges[2] as u64);
+        assert_eq!(sends.sges[2], ShownSge { addr: 64, length: 5, lkey: 0 });
+        sends.clear();
+        assert_eq!(sends.chain(0), 0);
+    }
+
+    #[test]
+    fn a_batch_begun_before_anybody_asked_is_not_shown() {
+        let mut sends = Sends::default();
+        let sge = Sge { addr: 4096, length: 8, lkey: 1 };
+        // Of a request that was not noted.
+        // SAFETY: a list of ours.
+        unsafe { sends.sges(&raw const sge, 1) };
+        assert!(sends.sges.is_empty());
+        sends.begin(8, opcode::SEND, false, 0);
+        assert_eq!(sends.chain(2), 0);
+    }
+
+    #[test]
+    fn of_a_batch_that_is_too_long_the_first_are_shown_and_that_there_are_more() {
+        let mut sends = Sends::default();
+        let sge = Sge { addr: 4096, length: 8, lkey: 1 };
+        let all = MOST_SHOWN as u64 + 3;
+        for number in 0..all {
+            sends.begin(number, opcode::SEND, false, 0);
+            // SAFETY: a list of ours.
+            unsafe { sends.sges(&raw const sge, 1) };
+        }
+        assert_ne!(sends.chain(all), 0);
+        assert_eq!((sends.wrs.len(), sends.sges.len()), (MOST_SHOWN, MOST_SHOWN));
+        assert!(sends.wrs.iter().all(|wr| wr.num_sge == 1 && wr.next != 0));
+    }
+
+    #[test]
+    fn completion_entries_are_shown_where_all_of_them_were_noted() {
+        let mut finds = Finds { entries: vec![Wc::default(); 2], found_ns: vec![1, 0] };
+        assert_eq!(finds.entries(3), (0, 0));
+        // One was found when nobody asked for the time.
+        assert_eq!(finds.entries(2), (finds.entries.as_ptr() as usize, 0));
+        finds.found_ns[1] = messages::begin().ns();
+        assert_eq!(finds.entries(2), (finds.entries.as_ptr() as usize, FOUND_BEFORE));
+        // The first since the machine began, longer than fits: said as the most that does.
+        assert!(finds.entries[0].imm_data >= finds.entries[1].imm_data);
+        finds.clear();
+        assert_eq!(finds.entries(0), (0, 0));
+    }
+}
