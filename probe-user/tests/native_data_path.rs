@@ -69,5 +69,7 @@ fn a_program_under_the_tap_is_counted_once_although_it_passes_two_sites() {
         // Sites of the tap do not tell of these.
         check_posts(&told, 1, &["aborted", "notifies"]);
         check_buffers(&told);
+        let told = attach_to_running(&program, &[interface, "60", "both"], &[("LD_PRELOAD", &preload)]);
+        check_posts(&told, 1, &["aborted", "notifies"]);
     }
 }

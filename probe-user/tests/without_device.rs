@@ -220,6 +220,11 @@ fn posts_and_polls_of_the_real_mlx5_library_are_counted_to_the_last_request() {
         let command = [program.as_str(), interface, "60", "fork"];
         check_posts(&announced.attach_to(&command, ("UVERBS_CQE_VERSION", version)), 2, &[]);
     }
+    // Two queue pairs that complete into one queue: whose completions are whose, an extended poll does not say.
+    for interface in ["extended", "extended-post", "extended-poll"] {
+        let command = [program.as_str(), interface, "60", "both"];
+        check_posts(&announced.attach_to(&command, ("UVERBS_CQE_VERSION", "1")), 1, &[]);
+    }
 }
 
 /// Gives what follows its own copy of the verbs libraries, under the names that the host's have.

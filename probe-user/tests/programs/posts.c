@@ -1,8 +1,9 @@
 /*
  * Posts and polls in every way there is, over two connected queue pairs of one process, and prints what it did.
  *
- * posts classic|extended|extended-post|extended-poll ROUNDS [fork] [wait] [rxe]
+ * posts classic|extended|extended-post|extended-poll ROUNDS [fork] [wait] [rxe] [both]
  *
+ * "both" has the other queue pair send as well, at the same time: writes alone, with other numbers.
  * "extended-post" posts by ibv_wr_* and polls by ibv_poll_cq, "extended-poll" the other way round.
  * A round: receives in a chain, sends in a chain of several kinds, lists of several lengths, signalled and inline ones.
  * At the end a chain longer than the queue, of which the provider takes what fits. "wait" waits for a line of input
@@ -25,6 +26,8 @@
 
 #define DEPTH 64
 #define BYTES 4096
+/* Added to the numbers of the other queue pair's requests. */
+#define OTHER 1000
 
 static struct {
 	unsigned long post_calls, post_failed, wrs, signalled, inlined, bytes, sges;
@@ -38,8 +41,8 @@ static struct ibv_mr *mr;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp[2];
 static char *memory;
-static int extended_post, extended_poll, rxe;
-static unsigned long post_begins, post_ends;
+static int extended_post, extended_poll, rxe, both;
+static unsigned long post_begins[2], post_ends[2];
 
 static unsigned long now(void)
 {
@@ -49,12 +52,17 @@ static unsigned long now(void)
 	return t.tv_sec * 1000000000ul + t.tv_nsec;
 }
 
-/* Signalled requests of the last chain were reaped by a poll, or a step of it, of that time. */
-static void reaped(int n, unsigned long begins, unsigned long ends)
+/* A completion was found by a poll, or a step of it, of that time. Returns whether it is one of the sending side. */
+static int reaped(uint64_t wr_id, unsigned long begins, unsigned long ends)
 {
-	did.reaped += n;
-	did.least_ns += n * (begins > post_ends ? begins - post_ends : 0);
-	did.most_ns += n * (ends - post_begins);
+	int from = wr_id > OTHER;
+
+	if (!wr_id)
+		return 0;
+	did.reaped++;
+	did.least_ns += begins > post_ends[from] ? begins - post_ends[from] : 0;
+	did.most_ns += ends - post_begins[from];
+	return 1;
 }
 
 static void die(const char *what)
@@ -178,8 +186,7 @@ static int poll(void)
 		do {
 			ends = now();
 			did.cqes++;
-			sent += ex->wr_id != 0;
-			reaped(ex->wr_id != 0, begins, ends);
+			sent += reaped(ex->wr_id, begins, ends);
 			begins = now();
 		} while (!ibv_next_poll(ex));
 		if (!rxe)
@@ -195,13 +202,12 @@ static int poll(void)
 	did.empty += n == 0;
 	did.cqes += n;
 	for (i = 0; i < n; i++)
-		sent += wc[i].wr_id != 0;
-	reaped(sent, begins, ends);
+		sent += reaped(wc[i].wr_id, begins, ends);
 	return sent;
 }
 
-/* A chain of n requests, every fourth and the last one signalled. Returns how many signalled ones were posted. */
-static int send_chain(int n, int must_fit)
+/* A chain of n requests of a queue pair, every fourth and the last one signalled. Returns how many signalled ones were posted. */
+static int send_chain(int from, int n, int must_fit)
 {
 	static struct ibv_send_wr wr[4 * DEPTH];
 	static struct ibv_sge sge[4 * DEPTH][3];
@@ -214,19 +220,19 @@ static int send_chain(int n, int must_fit)
 
 		for (j = 0; j < lists; j++)
 			sge[i][j] = (struct ibv_sge){ (uintptr_t)memory + 256 * j, length, mr->lkey };
-		wr[i].wr_id = i + 1;
+		wr[i].wr_id = from * OTHER + i + 1;
 		wr[i].next = i + 1 < n ? &wr[i + 1] : NULL;
 		wr[i].sg_list = sge[i];
 		wr[i].num_sge = lists;
-		wr[i].opcode = i % 2 ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
+		wr[i].opcode = i % 2 && !from ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
 		wr[i].send_flags = (i % 4 == 3 || i + 1 == n ? IBV_SEND_SIGNALED : 0) | (inlined ? IBV_SEND_INLINE : 0);
 		wr[i].wr.rdma.remote_addr = (uintptr_t)memory + 12 * BYTES;
 		wr[i].wr.rdma.rkey = mr->rkey;
 	}
 	did.post_calls++;
-	post_begins = now();
+	post_begins[from] = now();
 	if (extended_post) {
-		struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp[0]);
+		struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp[from]);
 
 		ibv_wr_start(ex);
 		for (i = 0; i < n; i++) {
@@ -253,11 +259,11 @@ static int send_chain(int n, int must_fit)
 		if (result)
 			posted = 0;
 	} else {
-		result = ibv_post_send(qp[0], wr, &bad);
+		result = ibv_post_send(qp[from], wr, &bad);
 		if (result)
 			posted = bad - wr;
 	}
-	post_ends = now();
+	post_ends[from] = now();
 	if (result) {
 		did.post_failed++;
 		did.errno_of_last = result;
@@ -312,7 +318,9 @@ static void work(int rounds)
 		int n = r % 16 + 1, waiting;
 
 		receive(n);
-		waiting = send_chain(n, 1);
+		waiting = send_chain(0, n, 1);
+		if (both)
+			waiting += send_chain(1, n, 1);
 		while (waiting > 0)
 			waiting -= poll();
 	}
@@ -321,7 +329,7 @@ static void work(int rounds)
 	abandon();
 	/* More than fits: the provider takes what does. */
 	receive(2 * DEPTH);
-	send_chain(4 * DEPTH, 0);
+	send_chain(0, 4 * DEPTH, 0);
 }
 
 int main(int argc, char **argv)
@@ -335,6 +343,7 @@ int main(int argc, char **argv)
 		forks |= !strcmp(argv[i], "fork");
 		waits |= !strcmp(argv[i], "wait");
 		rxe |= !strcmp(argv[i], "rxe");
+		both |= !strcmp(argv[i], "both");
 	}
 	make();
 	if (waits) {
