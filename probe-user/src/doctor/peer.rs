@@ -114,6 +114,8 @@ pub enum Why {
     NoRight,
     /// One that allowed it was deregistered while the queue pair was connected.
     Gone,
+    /// One that allowed it was deregistered before, while an earlier queue pair was connected.
+    GoneBefore,
 }
 
 /// Regions of the protection domain of `end` that a request with those rights could have meant.
@@ -150,6 +152,18 @@ pub fn regions(
         .filter(|ended| (since..until).contains(&ended.until_ns))
         .collect();
     gone.sort_by_key(|ended| Reverse(ended.until_ns));
+    // A program that connects anew may go on with the keys it was told on the connection before.
+    let earlier = process.queues.live().chain(process.queues.ended()).filter(|other| other.pd == qp.pd);
+    let first_rtr = earlier
+        .filter_map(|other| other.transitions.iter().find(|change| change.to == "RTR" && change.errno == 0))
+        .map(|change| change.t_ns)
+        .min();
+    let mut before: Vec<&EndedRegion> = registrations
+        .ended()
+        .filter(|ended| gone.is_empty() && here(&ended.region) && allows(&ended.region))
+        .filter(|ended| first_rtr.is_some_and(|first| (first..since).contains(&ended.until_ns)))
+        .collect();
+    before.sort_by_key(|ended| Reverse(ended.until_ns));
 
     let mut lines = Vec::new();
     let domain = if qp.pd == 0 { "of the process" } else { "in the protection domain of that queue pair" };
@@ -168,6 +182,14 @@ pub fn regions(
             made(subject, process, ended.region.site)
         ));
     }
+    for ended in before.iter().take(NAMED) {
+        lines.push(format!(
+            "deregistered {} before it was connected, while an earlier queue pair was: {}{}",
+            duration(since.saturating_sub(ended.until_ns)),
+            words(&ended.region),
+            made(subject, process, ended.region.site)
+        ));
+    }
     let mut shown = if fit.is_empty() { unfit.clone() } else { fit.clone() };
     // Between two samples one may have been alive and gone: it is told of once.
     shown.retain(|region| !gone.iter().any(|ended| std::ptr::eq(&raw const ended.region, *region)));
@@ -180,8 +202,10 @@ pub fn regions(
         Some(Why::Gone)
     } else if live.is_empty() {
         Some(Why::NoRegion)
+    } else if fit.is_empty() {
+        Some(Why::NoRight)
     } else {
-        fit.is_empty().then_some(Why::NoRight)
+        (!before.is_empty()).then_some(Why::GoneBefore)
     };
     Regions { evidence: lines.into_iter().map(|text| Evidence { text, qpns: Vec::new() }).collect(), why }
 }

@@ -340,6 +340,10 @@ fn remote_access(subject: &Subject<'_>) -> Verdict {
             .sure(Confidence::Medium)
             .cause("A region that allowed such requests was deregistered at the other end while the connection was in use. From then on its rkey is refused, and the request most likely named it.")
             .remedy("Keep the region until no peer uses it any more; or tell the peers the new address and rkey, and wait until they have taken them over, before calling ibv_dereg_mr on the old one."),
+        Some(Why::GoneBefore) => case
+            .sure(Confidence::Low)
+            .cause("The other end has living regions that allow such requests; another that did was deregistered before this connection was made, while an earlier one was in use. A program that keeps an rkey over a reconnect still names that one. Else the address or length reaches beyond the region, or qp_access_flags of that queue pair forbid it (they are not seen).")
+            .remedy("Tell the peer address and rkey anew with every connection, and drop those of the connection before; then compare rkey, address and length that the program uses with the regions named in the evidence."),
         Some(Why::NoRight) => case
             .cause(format!("No region in the protection domain of the other end's queue pair allows such requests: all were registered without {names}."))
             .remedy(format!("Register the memory with {names} (remote write and atomic need IBV_ACCESS_LOCAL_WRITE too), and set the same in qp_access_flags when that queue pair goes to INIT.")),

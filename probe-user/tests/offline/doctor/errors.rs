@@ -158,6 +158,29 @@ fn an_error_of_unknown_queue_pair_is_looked_for_among_those_that_lived_then() {
 }
 
 #[test]
+fn a_key_kept_over_a_reconnect_may_be_that_of_a_region_given_back_before() {
+    let of = |id, t_ns, call, detail| Record::Event(event(id, t_ns, 10, call, detail));
+    let reconnects = |case: Case, given_back: bool| {
+        let mut case = case;
+        case.0.push(&of(BOB, 40, Call::CreateQp, qp(9, 16)));
+        case.0.push(&of(BOB, 50, Call::ModifyQp, to_rtr(9, 16, 15)));
+        case.0.push(&of(BOB, 60, Call::RegMr, mr(8, 1 << 31, 4096)));
+        if given_back {
+            case.0.push(&of(BOB, 2 * SECOND, Call::DeregMr, Detail::Object { object: 8 }));
+        }
+        case.0.push(&of(BOB, 3 * SECOND, Call::CreateQp, qp(10, 18)));
+        case.0.push(&of(BOB, 3 * SECOND + 10, Call::ModifyQp, to_rtr(10, 18, 17)));
+        case
+    };
+    let found = refused(7, |case| reconnects(case, true));
+    assert!(found.cause.contains("keeps an rkey over a reconnect"), "{found:#?}");
+    let text = found.evidence.iter().find(|line| line.text.contains("(rkey 0x8)")).unwrap();
+    assert!(text.text.starts_with("deregistered 1.00 s before it was connected"), "{found:#?}");
+    let found = refused(7, |case| reconnects(case, false));
+    assert!(found.cause.contains("none was given back"), "{found:#?}");
+}
+
+#[test]
 fn messages_that_lie_in_a_queue_nobody_drains_show_though_the_wait_itself_is_not_seen() {
     let sent = |messages: u64| {
         let sends = QueueCounts {
