@@ -45,6 +45,9 @@ fn open(case: &Case, id: &str) -> Option<String> {
 fn a_send_queue_of_unknown_depth_is_not_said_to_have_room() {
     let (mut qp, _) = busy();
     qp.post_failed = 1000;
+    qp.post_errnos = BTreeMap::from([(0, 1000)]);
+    let found = met_running(qp.clone()).has("send-queue-full");
+    assert!(found.evidence[0].text.ends_with("failed on QPN 17"), "an errno of 0 is none: {found:#?}");
     qp.post_errnos = BTreeMap::from([(libc::ENOMEM, 1000)]);
     let found = met_running(qp.clone()).has("send-queue-full");
     assert_eq!(found.title, "1,000 posts refused");
