@@ -30,34 +30,65 @@ pub struct Target {
 pub struct Spent {
     /// Hits by [`hits`].
     pub hits: [u64; hits::COUNT],
-    /// Calls of functions of a provider that the hits there stand for.
-    pub operations: u64,
-    /// Time in the programs beyond what any hit costs, in ns: estimated from one hit in [`hits::TIMED`].
-    pub program_ns: u64,
+    /// Time in the programs beyond what any hit costs, in ns, by [`hits`]: estimated from one hit in [`hits::TIMED`].
+    pub program_ns: [u64; hits::COUNT],
+    /// What hits in slices stand for, by [`part`]: calls of posts, and completion entries.
+    pub operations: [u64; part::COUNT],
+    /// Calls of posts while polls are watched in a slice.
+    pub beside: u64,
+}
+
+impl Spent {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        hits: [0; hits::COUNT],
+        program_ns: [0; hits::COUNT],
+        operations: [0; part::COUNT],
+        beside: 0,
+    };
+}
+
+/// The functions of a provider in two parts, each watched in slices of its own: who waits polls thousands of times for
+/// each post, and what that costs would fall on what is told of posts.
+pub mod part {
+    /// Posts.
+    pub const POSTS: usize = 0;
+    /// Polls and notification requests.
+    pub const POLLS: usize = 1;
+    /// Parts.
+    pub const COUNT: usize = 2;
 }
 
 /// Kinds of hits of the data path.
 pub mod hits {
     /// Of our own sites: by [`crate::site::Stream`].
     pub const STREAMS: usize = crate::site::STREAMS;
-    /// Of functions of a provider.
-    pub const FUNCTIONS: usize = STREAMS;
-    /// Returns of functions of a provider.
-    pub const RETURNS: usize = STREAMS + 1;
+    /// Of functions of a provider that post.
+    pub const POSTS: usize = STREAMS;
+    /// Their returns.
+    pub const POST_RETURNS: usize = STREAMS + 1;
+    /// Of functions of a provider that poll.
+    pub const POLLS: usize = STREAMS + 2;
+    /// Their returns.
+    pub const POLL_RETURNS: usize = STREAMS + 3;
     /// Kinds.
-    pub const COUNT: usize = STREAMS + 2;
+    pub const COUNT: usize = STREAMS + 4;
     /// One hit in so many is timed.
     pub const TIMED: u64 = 16;
 }
 
-/// Until when the hits of a provider's functions count, and what they count for. All zeroes: always, and once.
+/// Until when the hits of a part of a provider's functions count, and what they count for. All zeroes: always, and once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Slice {
     /// `CLOCK_MONOTONIC`, ns; 0 for ever.
     pub until_ns: u64,
+    /// From when on: what piled up while probes were put in place is not of the slice.
+    pub from_ns: u64,
     /// So many times as much happens as is seen.
     pub weight: u64,
+    /// The same of polls that find nothing: a program that waits makes as many as it has time for.
+    pub idle_weight: u64,
     /// Numbers the slices: what went before is not known in another one.
     pub number: u64,
 }

@@ -22,7 +22,7 @@ use probe_common::wire::hits;
 
 use crate::addresses::{Steps, Told, is_zero, size_class};
 use crate::data;
-use crate::meter;
+use crate::meter::{self, Meter};
 use crate::post;
 use crate::subject::Subject;
 use crate::user::{clear, read};
@@ -49,13 +49,10 @@ fn argument(ctx: &ProbeContext, n: usize) -> u64 {
 
 /// Carries out a hit at an entry with the counters of its queue pair.
 #[inline(always)]
-fn at_entry(ctx: &ProbeContext, then: impl FnOnce(Subject, *mut ObjectCounters) -> u64) {
-    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
+fn at_entry(ctx: &ProbeContext, then: impl FnOnce(Subject, Meter, *mut ObjectCounters)) {
+    let Some((subject, meter)) = meter::hit(hits::POSTS) else { return };
     if let Some(counters) = data::counters(subject, kind::QP, argument(ctx, 0), source::FUNCTION) {
-        let operations = then(subject, counters);
-        if operations != 0 {
-            meter.operations(operations);
-        }
+        then(subject, meter, counters);
     }
     meter.end();
 }
@@ -63,22 +60,21 @@ fn at_entry(ctx: &ProbeContext, then: impl FnOnce(Subject, *mut ObjectCounters) 
 /// The same where its batch is in progress.
 #[inline(always)]
 fn in_progress(ctx: &ProbeContext, then: impl FnOnce(Subject, *mut ObjectCounters)) {
-    at_entry(ctx, |subject, counters| {
+    at_entry(ctx, |subject, _, counters| {
         // SAFETY: a live map value.
         if unsafe { (*counters).batch.open } != 0 {
             then(subject, counters);
         }
-        0
     });
 }
 
 /// Entry of `wr_start(qp)`.
 #[inline(always)]
 pub fn start(ctx: &ProbeContext) {
-    at_entry(ctx, |subject, counters| {
+    at_entry(ctx, |subject, meter, counters| {
         // SAFETY: a live map value. What an earlier slice left open is not completed in this one.
         unsafe { (*counters).batch.open = 0 };
-        let Some((weight, slice)) = meter::slice() else { return 0 };
+        let Some((weight, slice)) = meter.post() else { return };
         data::note_thread(counters, subject);
         data::in_slice(counters, slice);
         // SAFETY: a live map value; until `wr_complete` the queue pair belongs to this thread.
@@ -89,7 +85,6 @@ pub fn start(ctx: &ProbeContext) {
             (*counters).batch.longest = (*counters).counters[qp::LONGEST_UNSIGNALLED];
             (*counters).batch.last = (*counters).last;
         }
-        weight
     });
 }
 
@@ -267,13 +262,12 @@ fn note_under_way(subject: Subject, counters: *mut ObjectCounters, class: u64) {
 /// Entry of `wr_complete(qp)`.
 #[inline(always)]
 pub fn complete_enter(ctx: &ProbeContext) {
-    at_entry(ctx, |subject, counters| {
+    at_entry(ctx, |subject, _, counters| {
         // SAFETY: a live map value.
         let weight = unsafe { (*counters).batch.open };
         if weight != 0 {
             completed(subject, counters, argument(ctx, 0), weight);
         }
-        0
     });
 }
 
@@ -352,7 +346,7 @@ unsafe fn time(ring: *mut Ring, number: u64, now: u64) {
 /// Return of `wr_complete`: when it fails, nothing was posted.
 #[inline(always)]
 pub fn complete_leave(ctx: &RetProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::RETURNS) else { return };
+    let Some((subject, meter)) = meter::hit(hits::POST_RETURNS) else { return };
     if let Some(thread) = data::thread(subject, false) {
         // SAFETY: this thread's own memory.
         let (object, weight) =

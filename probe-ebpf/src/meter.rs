@@ -2,18 +2,23 @@
 //! what any hit costs is estimated from one hit in a few. A slice of time may bound what the functions of a provider
 //! count.
 
+use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::Array;
-use probe_common::wire::{Loss, Slice, Spent, Target, hits};
+use probe_common::wire::{Loss, Slice, Spent, Target, hits, part};
 
 use crate::count;
 use crate::maps::{TARGETS, WHOLE_HOST};
 use crate::subject::{self, Subject};
 
-/// The slice of time that counts; zeroes where all does.
+/// The slice of time that counts, by [`part`]; zeroes where all does.
 #[map]
-static SLICE: Array<Slice> = Array::with_max_entries(1, 0);
+static SLICES: Array<Slice> = Array::with_max_entries(part::COUNT as u32, 0);
+
+/// What a new entry of the table of processes begins as; never written. Too large for the stack together with the rest.
+#[map]
+static NEW_TARGET: Array<Target> = Array::with_max_entries(1, 0);
 
 /// Longer, and the thread was not running: what is done here takes microseconds.
 const LONGEST_NS: u64 = 50_000;
@@ -22,6 +27,8 @@ const LONGEST_NS: u64 = 50_000;
 #[derive(Clone, Copy)]
 pub struct Meter {
     spent: *mut Spent,
+    /// One of [`hits`].
+    kind: usize,
     /// 0 where this hit is not timed.
     began_ns: u64,
 }
@@ -49,7 +56,7 @@ pub fn hit(kind: usize) -> Option<(Subject, Meter)> {
         count::add(hits, 1);
         let is_timed = *hits % hits::TIMED == 0;
         let began_ns = if is_timed { bpf_ktime_get_ns() } else { 0 };
-        Some((subject, Meter { spent, began_ns }))
+        Some((subject, Meter { spent, kind, began_ns }))
     }
 }
 
@@ -59,21 +66,39 @@ fn of_host(subject: Subject) -> Option<*mut Target> {
     if let Some(found) = TARGETS.get_ptr_mut(&subject.tgid()) {
         return Some(found);
     }
-    let spent = Spent { hits: [0; hits::COUNT], operations: 0, program_ns: 0 };
-    let _ = TARGETS.insert(&subject.tgid(), &Target { start_ns: subject.start_ns, spent }, 0);
-    let found = TARGETS.get_ptr_mut(&subject.tgid());
-    if found.is_none() {
-        count::lose(Loss::Uncounted);
+    if let Some(new) = NEW_TARGET.get(0) {
+        let _ = TARGETS.insert(&subject.tgid(), new, BPF_NOEXIST as u64);
     }
-    found
+    let Some(found) = TARGETS.get_ptr_mut(&subject.tgid()) else {
+        count::lose(Loss::Uncounted);
+        return None;
+    };
+    // SAFETY: a live map value; others who come here write the same.
+    unsafe { (*found).start_ns = subject.start_ns };
+    Some(found)
 }
 
 impl Meter {
-    /// Notes that a function's call stands for so many.
+    /// A call that posts: what it counts for, and the number of the slice of time; `None` outside of one.
     #[inline(always)]
-    pub fn operations(self, n: u64) {
-        // SAFETY: a live map value.
-        count::add(unsafe { &raw mut (*self.spent).operations }, n);
+    pub fn post(self) -> Option<(u64, u32)> {
+        // How posts go on while polls are watched tells what that costs the program.
+        // SAFETY: live map values.
+        unsafe {
+            if SLICES.get(part::POLLS as u32).is_some_and(|slice| slice.until_ns > 1 && is_now(slice)) {
+                count::add(&raw mut (*self.spent).beside, 1);
+            }
+        }
+        let (weight, _, number) = slice(part::POSTS)?;
+        self.operations(part::POSTS, weight);
+        Some((weight, number))
+    }
+
+    /// Notes that a call of a part, or what it found, stands for so many.
+    #[inline(always)]
+    pub fn operations(self, part: usize, n: u64) {
+        // SAFETY: a live map value; the place is within bounds.
+        unsafe { count::add((&raw mut (*self.spent).operations).cast::<u64>().add(part), n) };
     }
 
     /// Ends the hit.
@@ -86,22 +111,27 @@ impl Meter {
         unsafe {
             let took = bpf_ktime_get_ns().wrapping_sub(self.began_ns);
             if took < LONGEST_NS {
-                count::add(&raw mut (*self.spent).program_ns, took.wrapping_mul(hits::TIMED));
+                let of_kind = (&raw mut (*self.spent).program_ns).cast::<u64>().add(self.kind);
+                count::add(of_kind, took.wrapping_mul(hits::TIMED));
             }
         }
     }
 }
 
-/// What a call of a provider's function counts for, and the number of the slice of time; `None` outside of one.
+/// What a call of a part of a provider's functions counts for, also where it finds nothing, and the number of the slice
+/// of time; `None` outside of one.
 #[inline(always)]
-pub fn slice() -> Option<(u64, u32)> {
-    let slice = SLICE.get(0)?;
+pub fn slice(part: usize) -> Option<(u64, u64, u32)> {
+    let slice = SLICES.get(part as u32)?;
     if slice.until_ns == 0 {
-        return Some((1, 0));
+        return Some((1, 1, 0));
     }
+    is_now(slice).then(|| (slice.weight, slice.idle_weight, slice.number as u32))
+}
+
+#[inline(always)]
+fn is_now(slice: &Slice) -> bool {
     // SAFETY: the helper has no preconditions.
-    if unsafe { bpf_ktime_get_ns() } >= slice.until_ns {
-        return None;
-    }
-    Some((slice.weight, slice.number as u32))
+    let now = unsafe { bpf_ktime_get_ns() };
+    now >= slice.from_ns && now < slice.until_ns
 }

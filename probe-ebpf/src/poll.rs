@@ -8,7 +8,7 @@ use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::counters::{ObjectCounters, cq, failure, kind, place, source};
 use probe_common::site::{FOUND_BEFORE, MOST_EXPONENT, Stream};
-use probe_common::wire::hits;
+use probe_common::wire::{hits, part};
 
 use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread, Wc};
 use crate::meter;
@@ -60,14 +60,15 @@ pub fn site(ctx: &ProbeContext) {
 /// [`place::FIRST_ONLY`].
 #[inline(always)]
 pub fn enter(ctx: &ProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
-    let Some((weight, _)) = meter::slice() else { return };
-    meter.operations(weight);
+    let Some((subject, _)) = meter::hit(hits::POLLS) else { return };
+    let Some((weight, idle_weight, _)) = meter::slice(part::POLLS) else { return };
     let Some(thread) = data::thread(subject, true) else { return };
     let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
     // SAFETY: the context is the kernel's own.
     let second = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    let call = Awaited { object: argument(0), first: argument(2), second, kind: kind::CQ as u64, weight };
+    let (object, first) = (argument(0), argument(2));
+    // What it is need not be told: so there is room for what it counts for where it finds nothing.
+    let call = Awaited { object, first, second, kind: idle_weight, weight };
     // SAFETY: this thread's own memory.
     unsafe { (*thread).poll = call };
 }
@@ -75,17 +76,21 @@ pub fn enter(ctx: &ProbeContext) {
 /// Return of `poll_cq`.
 #[inline(always)]
 pub fn leave(ctx: &RetProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::RETURNS) else { return };
+    let Some((subject, meter)) = meter::hit(hits::POLL_RETURNS) else { return };
     if let Some((call, thread, counters)) = awaited_poll(subject) {
-        let n = (ctx.ret::<u64>() as i32).into();
-        data::stands_for(counters, call.weight);
+        let n = i64::from(ctx.ret::<u64>() as i32);
+        let weight = if n > 0 { call.weight } else { call.kind };
+        if n > 0 {
+            meter.operations(part::POLLS, weight.wrapping_mul(n as u64));
+        }
+        data::stands_for(counters, weight);
         // SAFETY: this thread's own memory.
         unsafe {
             (*thread).reading.by = source::FUNCTION as u64;
             (*thread).reading.cq = call.object;
             (*thread).reading.found_before = 0;
         }
-        polled(subject, counters, Some(thread), n, call.first, call.weight);
+        polled(subject, counters, Some(thread), n, call.first, weight);
     }
     meter.end();
 }
@@ -93,19 +98,21 @@ pub fn leave(ctx: &RetProbeContext) {
 /// Return of `start_poll`.
 #[inline(always)]
 pub fn start_leave(ctx: &RetProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::RETURNS) else { return };
+    let Some((subject, meter)) = meter::hit(hits::POLL_RETURNS) else { return };
     if let Some((call, thread, counters)) = awaited_poll(subject) {
         let result = ctx.ret::<u64>() as i32;
-        data::add(counters, cq::POLLS, call.weight);
-        data::stands_for(counters, call.weight);
+        let weight = if result == 0 { call.weight } else { call.kind };
+        data::add(counters, cq::POLLS, weight);
+        data::stands_for(counters, weight);
         if result == 0 {
+            meter.operations(part::POLLS, weight);
             // SAFETY: a live map value; until `end_poll` the queue belongs to this thread.
             unsafe { (*counters).batch.entries = 0 };
             another(subject, thread, counters, call);
         } else if result == ENOENT {
-            data::add(counters, cq::EMPTY, call.weight);
+            data::add(counters, cq::EMPTY, weight);
         } else {
-            data::add(counters, cq::FAILED, call.weight);
+            data::add(counters, cq::FAILED, weight);
         }
     }
     meter.end();
@@ -114,10 +121,11 @@ pub fn start_leave(ctx: &RetProbeContext) {
 /// Return of `next_poll`.
 #[inline(always)]
 pub fn next_leave(ctx: &RetProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::RETURNS) else { return };
+    let Some((subject, meter)) = meter::hit(hits::POLL_RETURNS) else { return };
     if let Some((call, thread, counters)) = awaited_poll(subject)
         && ctx.ret::<u64>() as i32 == 0
     {
+        meter.operations(part::POLLS, call.weight);
         another(subject, thread, counters, call);
     }
     meter.end();
@@ -136,8 +144,8 @@ pub fn notify(ctx: &ProbeContext) {
         }
         return;
     }
-    if let Some((subject, _)) = meter::hit(hits::FUNCTIONS)
-        && let Some((weight, _)) = meter::slice()
+    if let Some((subject, _)) = meter::hit(hits::POLLS)
+        && let Some((weight, ..)) = meter::slice(part::POLLS)
     {
         notified(subject, object, source::FUNCTION, weight);
     }

@@ -256,9 +256,8 @@ fn lowest_bit(word: u16) -> u64 {
 /// Entry of `post_send(qp, wr, bad_wr)`.
 #[inline(always)]
 pub fn send_enter(ctx: &ProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
-    if let Some((weight, slice)) = meter::slice() {
-        meter.operations(weight);
+    let Some((subject, meter)) = meter::hit(hits::POSTS) else { return };
+    if let Some((weight, slice)) = meter.post() {
         send_entered(ctx, subject, weight, slice);
     }
     meter.end();
@@ -297,7 +296,7 @@ fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
 /// Return of `post_send`: what was not posted is taken back.
 #[inline(always)]
 pub fn send_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
+    let Some((subject, _)) = meter::hit(hits::POST_RETURNS) else { return };
     let Some((call, thread)) = awaited_post(subject) else { return };
     let result = ctx.ret::<u64>() as i32;
     if result == 0 {
@@ -362,9 +361,8 @@ fn first_unposted(call: &Awaited) -> u64 {
 /// Entry of `post_recv(qp, wr, bad_wr)` or `post_srq_recv(srq, wr, bad_wr)`: which, the cookie says.
 #[inline(always)]
 pub fn receive_enter(ctx: &ProbeContext) {
-    let Some((subject, meter)) = meter::hit(hits::FUNCTIONS) else { return };
-    if let Some((weight, slice)) = meter::slice() {
-        meter.operations(weight);
+    let Some((subject, meter)) = meter::hit(hits::POSTS) else { return };
+    if let Some((weight, slice)) = meter.post() {
         receive_entered(ctx, subject, weight, slice);
     }
     meter.end();
@@ -406,7 +404,7 @@ fn note_receives(subject: Subject, counters: *mut ObjectCounters, object_kind: u
 /// Return of either: what was not posted is taken back.
 #[inline(always)]
 pub fn receive_leave(ctx: &RetProbeContext) {
-    let Some((subject, _)) = meter::hit(hits::RETURNS) else { return };
+    let Some((subject, _)) = meter::hit(hits::POST_RETURNS) else { return };
     let Some((call, thread)) = awaited_post(subject) else { return };
     let result = ctx.ret::<u64>() as i32;
     if result == 0 {

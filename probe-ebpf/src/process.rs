@@ -1,7 +1,7 @@
 //! Processes: children are followed, new programs and ends are told.
 
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_uid_gid, bpf_ktime_get_ns};
-use probe_common::wire::{Header, Loss, MessageKind, ProcessMessage, Spent, Target, hits};
+use probe_common::wire::{Header, Loss, MessageKind, ProcessMessage, Spent, Target};
 
 use crate::maps::{EVENTS, STACKS, TARGETS, WHOLE_HOST, offset};
 use crate::subject::{self, current_task, start_of};
@@ -20,8 +20,7 @@ pub fn fork(_parent: u64, child: u64) {
         return;
     }
     let start_ns = start_of(child);
-    let spent = Spent { hits: [0; hits::COUNT], operations: 0, program_ns: 0 };
-    if TARGETS.insert(&tgid, &Target { start_ns, spent }, 0).is_err() {
+    if TARGETS.insert(&tgid, &Target { start_ns, spent: Spent::NONE }, 0).is_err() {
         count::lose(Loss::Uncounted);
         return;
     }

@@ -4,9 +4,11 @@
 //! Stock perftest on the emulated device, natively. While one run of it goes on, it is watched at default settings for
 //! some tenths of a second and left alone for as long, in turn; what it did meanwhile the device's own counters tell. Each
 //! watched window is held against the two beside it, so that whatever else goes on on the machine falls on both. The
-//! median of many such pairs, and the interval that holds it with 95 % confidence, are told.
+//! median of many such pairs, and the interval that holds it with 95 % confidence, are told; beside them the same of
+//! windows that were all left alone, which is what the machine's noise alone makes of it. A rate may fall by what was
+//! allowed and that noise.
 //!
-//! Then one recording of a whole run for what is sampled, and latencies with and without.
+//! Then one recording of a whole run for what is sampled, and latencies with and without. At most ten minutes in all.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,6 +22,12 @@ use serde_json::Value;
 
 /// How long a load is watched, and left alone, at a time.
 const WINDOW: Duration = Duration::from_millis(500);
+/// How long pairs of windows of one load are taken at most.
+const MOST: Duration = Duration::from_secs(60);
+/// What is allowed unless something else is asked for: `--overhead` in percent.
+const ALLOWED: f64 = 0.01;
+/// Where noise alone makes more of a rate than this, a fall within it says little.
+const NOISY: f64 = 0.05;
 
 static PORT: AtomicU16 = AtomicU16::new(18_700);
 
@@ -90,14 +98,14 @@ fn main() {
         || LOADS.iter().filter(|load| wanted.is_none_or(|wanted| load.name.contains(wanted.as_str())));
     println!("load {}, kernel {}", uptime.trim(), kernel());
     println!(
-        "messages while watched, of those while not: {pairs} pairs of windows of {WINDOW:?} within one run;"
+        "messages while watched, of those while not: up to {pairs} pairs of windows of {WINDOW:?} within one run;"
     );
     println!(
         "in brackets the same of windows that were all not watched: what the machine's noise alone makes of it"
     );
     println!(
-        "{:<21} {:>9}   {:<42} a CPU second of the client",
-        "load", "msg/s", "a second: median, 95 % within"
+        "{:<21} {:>9}   {:<42} {:<42} verdict",
+        "load", "msg/s", "a second: median, 95 % within", "a CPU second of the client"
     );
     for load in loads() {
         windows(load, pairs);
@@ -114,11 +122,8 @@ fn main() {
         return;
     }
     let pairs = pairs.div_ceil(4);
-    println!("latency (µs), median over {pairs} runs each");
-    println!(
-        "{:<21} {:>12} {:>12} {:>12} {:>12}",
-        "program", "p50 without", "p50 with", "p99 without", "p99 with"
-    );
+    println!("latency (µs), median over {pairs} runs each; by that of the runs before and after, as above");
+    println!("{:<21} {:>9} {:>9}   with by without, [without by without]", "program", "without", "with");
     for program in ["ib_write_lat", "ib_send_lat"] {
         latencies(program, pairs);
     }
@@ -132,7 +137,11 @@ fn windows(load: &Load, pairs: usize) {
     };
     let pid = endless.client.0.id();
     let (mut watched, mut bare) = (Vec::new(), vec![rate(pid, WINDOW)]);
+    let began = Instant::now();
     for _ in 0..pairs {
+        if began.elapsed() > MOST {
+            break;
+        }
         let mut counter = Command::new(env!("CARGO_BIN_EXE_rdma-probe"));
         counter.args(["count", "--pid", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::piped());
         let Ok(mut counter) = counter.spawn() else { break };
@@ -146,24 +155,66 @@ fn windows(load: &Load, pairs: usize) {
         let _ = drain.join();
         bare.push(rate(pid, WINDOW));
     }
-    let beside = |of: Option<Rate>, before: Option<Rate>, after: Option<Rate>, which: fn(&Rate) -> f64| {
-        Some(which(&of?) * 2.0 / (which(&before?) + which(&after?)))
+    let of = |which: fn(&Rate) -> f64| {
+        let figures = |rates: &[Option<Rate>]| rates.iter().map(|rate| rate.as_ref().map(which)).collect();
+        Compared::of(figures(&watched), figures(&bare))
     };
-    let mut text = String::new();
-    for which in [(|rate: &Rate| rate.a_second) as fn(&Rate) -> f64, |rate| rate.a_cpu_second] {
-        let pair = |(n, of): (usize, &Option<Rate>)| beside(*of, bare[n], bare[n + 1], which);
-        let mut ratios: Vec<f64> = watched.iter().enumerate().filter_map(pair).collect();
-        let mut noise: Vec<f64> = bare.windows(3).filter_map(|w| beside(w[1], w[0], w[2], which)).collect();
-        text += &format!(" {:<42}", format!("{} [{}]", told_ratio(&mut ratios), told_ratio(&mut noise)));
-    }
+    let (rate, cpu) = (of(|rate| rate.a_second), of(|rate| rate.a_cpu_second));
     let mut rates: Vec<f64> = bare.iter().flatten().map(|rate| rate.a_second).collect();
-    println!("{:<21} {:>9.0}  {}", load.name, middle(&mut rates), text.trim_end());
+    println!(
+        "{:<21} {:>9.0}   {:<42} {:<42} {}",
+        load.name,
+        middle(&mut rates),
+        rate.text(),
+        cpu.text(),
+        rate.verdict()
+    );
 }
 
-fn told_ratio(ratios: &mut [f64]) -> String {
-    let median = middle(ratios);
-    let (low, high) = interval(ratios);
-    format!("{median:.3} {low:.3}–{high:.3}")
+/// A figure while watched by the same while not: median, and between what it lies with 95 % confidence; and the same of
+/// figures of which none was watched.
+struct Compared {
+    watched: (f64, f64, f64),
+    noise: (f64, f64, f64),
+}
+
+impl Compared {
+    /// From figures that were taken in turn: one bare, one watched, one bare…
+    fn of(watched: Vec<Option<f64>>, bare: Vec<Option<f64>>) -> Self {
+        let beside =
+            |of: Option<f64>, before: Option<f64>, after: Option<f64>| Some(of? * 2.0 / (before? + after?));
+        let pairs = watched.into_iter().zip(bare.windows(2));
+        let ratios = pairs.filter_map(|(of, around)| beside(of, around[0], around[1])).collect();
+        let noise = bare.windows(3).filter_map(|three| beside(three[1], three[0], three[2])).collect();
+        let median = |mut ratios: Vec<f64>| {
+            let median = middle(&mut ratios);
+            let (low, high) = interval(&ratios);
+            (median, low, high)
+        };
+        Self { watched: median(ratios), noise: median(noise) }
+    }
+
+    fn text(&self) -> String {
+        let told = |(median, low, high): (f64, f64, f64)| format!("{median:.3} {low:.3}–{high:.3}");
+        format!("{} [{}]", told(self.watched), told(self.noise))
+    }
+
+    /// Whether a rate falls by no more than what is allowed, and what noise alone makes of it.
+    fn verdict(&self) -> String {
+        let (fall, noise) = (1.0 - self.watched.0, (1.0 - self.noise.1).max(self.noise.2 - 1.0));
+        if !(fall.is_finite() && noise.is_finite()) {
+            return "UNDECIDED: too few pairs".to_owned();
+        }
+        let word = if fall > ALLOWED + noise {
+            "FALLS"
+        } else if noise > NOISY {
+            "holds, which says little"
+        } else {
+            "holds"
+        };
+        let (fall, allowed, noise) = (fall * 100.0, ALLOWED * 100.0, noise * 100.0);
+        format!("{word}: fall {fall:.1} %, allowed {allowed:.0} % + noise {noise:.1} %")
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -290,18 +341,24 @@ fn whole(load: &Load) {
 }
 
 fn latencies(program: &'static str, pairs: usize) {
-    let load = Load { name: program, program, arguments: "-s 64 -n 200000", truth: [0.0; 3] };
-    let mut of = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
-    for pair in 0..pairs {
-        for which in [pair % 2, 1 - pair % 2] {
-            if let Some([p50, p99]) = run(&load, which == 1).and_then(|run| run.latency) {
-                of[which][0].push(p50);
-                of[which][1].push(p99);
-            }
-        }
+    // Long enough for what a recording does at first, when it looks at everything, to be less than a hundredth of it.
+    let load = Load { name: program, program, arguments: "-s 64 -n 2000000", truth: [0.0; 3] };
+    let one = |recorded| run(&load, recorded).and_then(|run| run.latency);
+    let (mut watched, mut bare) = (Vec::new(), vec![one(false)]);
+    for _ in 0..pairs {
+        watched.push(one(true));
+        bare.push(one(false));
     }
-    let [[p50, p99], [p50_with, p99_with]] = of.map(|both| both.map(|mut all| middle(&mut all)));
-    println!("{program:<21} {p50:>12.2} {p50_with:>12.2} {p99:>12.2} {p99_with:>12.2}");
+    for (place, percentile) in ["p50", "p99"].into_iter().enumerate() {
+        let figures = |runs: &[Option<[f64; 2]>]| -> Vec<Option<f64>> {
+            runs.iter().map(|run| Some(run.as_ref()?[place])).collect()
+        };
+        let (watched, bare) = (figures(&watched), figures(&bare));
+        let median = |of: &[Option<f64>]| middle(&mut of.iter().flatten().copied().collect::<Vec<_>>());
+        let (with, without) = (median(&watched), median(&bare));
+        let compared = Compared::of(watched, bare).text();
+        println!("{:<21} {without:>9.2} {with:>9.2}   {compared}", format!("{program} {percentile}"));
+    }
 }
 
 /// What one run came to.

@@ -2,12 +2,14 @@
 
 mod data_path;
 
-use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use data_path::{
-    BANDWIDTH, Case, attach_to_running, attach_to_running_by, check, check_buffers, check_posts,
+    BANDWIDTH, Case, Held, PROBE, attach_to_running, attach_to_running_by, check, check_buffers, check_posts,
     count_script, perftest, posts,
 };
+use serde_json::Value;
 
 #[test]
 #[ignore = "needs soft-RoCE: cargo xtask vm test"]
@@ -56,4 +58,59 @@ fn the_extended_interface_of_a_stripped_provider_tells_what_is_not_seen_of_it() 
     assert!(said("cqes") > said("polls") - said("empty_polls"), "{did}");
     // What was reaped by those is not known either.
     assert_eq!((counted.latencies(), counted.unmatched()), (0, 0), "{:?}", counted.0);
+}
+
+/// Runs perftest at default settings of the profiler, and returns what was told of the client's data path.
+fn sampled(arguments: &str, port: u16, trace: &Path) -> Value {
+    let command = format!("ib_write_bw -d $RDMA_DEV -x $RDMA_GID_INDEX -p {port} {arguments}");
+    let mut server = Command::new("sh");
+    server.args(["-c", &format!("exec {command}")]).stdout(Stdio::null());
+    let _server = Held(server.spawn().expect("a shell"));
+    let listening =
+        format!("until grep -q ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done");
+    let client = format!("{listening}; exec {command} $RDMA_IP");
+    let status = Command::new("timeout")
+        .args(["-k", "5", "200", PROBE, "record", "--quiet", "-o"])
+        .arg(trace)
+        .args(["--", "sh", "-c", &client])
+        .stdout(Stdio::null())
+        .status();
+    assert!(status.expect("the profiler").success(), "{arguments}");
+    let report = Command::new(PROBE).args(["report", "--json"]).arg(trace).output().expect("a report");
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let processes = report["processes"].as_array().expect("a list");
+    let posts = |p: &&Value| p["data_path"]["post_calls"].as_u64().is_some_and(|n| n > 0);
+    processes.iter().find(posts).expect("the client")["data_path"].clone()
+}
+
+#[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
+fn sampled_ratios_and_rates_of_perftest_are_as_true_as_they_say() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Requests, how many a post, and of how many one is signalled.
+    let loads = [
+        ("-s 64 -Q 1 -n 200000", 200_000.0, 1.0, 1.0),
+        ("-s 64 -Q 10 -n 200000", 200_000.0, 1.0, 10.0),
+        ("-s 64 -l 16 -n 320000", 320_000.0, 16.0, 16.0),
+    ];
+    for (port, (arguments, wrs, list, signalled)) in (19_450..).zip(loads) {
+        let path = sampled(arguments, port, &folder.path().join(port.to_string()));
+        let figure = |name: &str| path[name].as_f64().unwrap_or_else(|| panic!("no {name} in {path}"));
+        let observed = &path["observed"];
+        let rates = [figure("wrs") / wrs, figure("cqes") / (wrs / signalled)];
+        let ratios = [figure("signaled_share") * signalled, figure("wrs_per_post") / list];
+        println!("{arguments}: {observed}; by the true ones: WRs and CQEs {rates:.3?}, ratios {ratios:.3?}");
+        assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() <= 0.05), "{arguments}: {ratios:?} {path}");
+        if observed["counting"] == "every" {
+            assert_eq!(rates, [1.0; 2], "{arguments}: {observed}");
+        }
+        // The bound holds 95 times of 100, twice the bound nearly always. None is told where the machine's own load
+        // makes slices too different.
+        if let Some(error) = observed["error"].as_f64() {
+            assert!(
+                rates.iter().all(|rate| (rate - 1.0).abs() <= 2.0 * error),
+                "{arguments}: {rates:?} {observed}"
+            );
+        }
+    }
 }

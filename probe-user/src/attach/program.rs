@@ -235,12 +235,12 @@ impl Programs {
         Some(self.many.as_ref()?.load(name))
     }
 
-    /// The slice of time in which the functions of providers count.
+    /// The slices of time in which the functions of providers count, by part.
     ///
     /// # Errors
     /// As [`Programs::take_events`].
-    pub fn take_slice(&mut self) -> Result<Array<MapData, PlainSlice>, LoadError> {
-        self.take("SLICE")
+    pub fn take_slices(&mut self) -> Result<Array<MapData, PlainSlice>, LoadError> {
+        self.take("SLICES")
     }
 
     /// The tables of the data path.
@@ -274,7 +274,7 @@ impl Programs {
     }
 }
 
-const _: () = assert!(size_of::<Site>() == 16 && size_of::<Target>() == 72 && size_of::<Slice>() == 24);
+const _: () = assert!(size_of::<Site>() == 16 && size_of::<Target>() == 160 && size_of::<Slice>() == 40);
 
 fn load<P>(
     ebpf: &mut Ebpf,

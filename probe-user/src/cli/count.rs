@@ -149,10 +149,11 @@ fn table(readings: &BTreeMap<ProcessId, Reading>, out: &mut impl Write) -> io::R
         if let Some(share) = reading.overhead {
             writeln!(out, "  hits have cost {:.2} % of its CPU time", share * 100.0)?;
         }
-        if let Some(slices) = &reading.slices {
+        let parts = ["posts", "polls"].into_iter().zip(&reading.slices);
+        for (part, slices) in parts.filter_map(|(part, slices)| Some((part, slices.as_ref()?))) {
             write!(
                 out,
-                "  the provider's functions: {} slices, {:.2} times as slow in them",
+                "  the provider's {part}: {} slices, {:.2} times as slow in them",
                 slices.slices, slices.slowdown
             )?;
             writeln!(out, "{}", slices.refused.iter().map(|why| format!("; {why}")).collect::<String>())?;

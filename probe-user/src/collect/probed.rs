@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::data_path::{Failed, Object, Reading, Source};
+use probe_common::wire::part;
+
+use crate::data_path::{Failed, Object, Reading, SlicesTold, Source};
 use crate::entry::Class;
 use crate::sample::{
     Counting, DataPath, FailedCqes, Instruction, Observed, ObservedBy, ProcessId, QueueDetail, QueueSample,
@@ -84,21 +86,23 @@ impl Told {
             totals.detail.get_or_insert_default().cqe_to_post_ns = Some(reading.cqe_to_post.clone());
         }
         // Where a process is sampled, each of its queues says how far.
-        let sampled = reading.objects.iter().any(is_sampled);
+        let sampled = reading.objects.iter().any(|object| is_sampled(object, reading));
         for queue in &mut queues {
             let own = queue.observed.take();
             queue.observed = own.filter(|own| own.by != by || own.counting != Counting::Every || sampled);
         }
         let cost =
             reading.costs.iter().find(|(source, _)| observed_by(**source) == by).map(|(_, cost)| *cost);
-        let refused = reading.slices.as_ref().and_then(|slices| slices.refused.clone());
+        let slices = || reading.slices.iter().flatten();
+        let refused: Vec<_> = slices().filter_map(|slices| slices.refused.clone()).collect();
+        let refused = (!refused.is_empty()).then(|| refused.join("; "));
         let observed = Observed {
             why: refused.filter(|_| by == ObservedBy::Function).unwrap_or_default(),
             instruction: cost.map(|cost| instruction(cost.class)),
             hit_ns: cost.and_then(|cost| cost.hit_ns),
             // Rounded: a trace need not tell of each millionth more.
             overhead: reading.overhead.map(|share| rounded(share, 5)),
-            slice_slowdown: reading.slices.as_ref().map(|slices| rounded(slices.slowdown, 2)),
+            slice_slowdown: slices().map(|slices| rounded(slices.slowdown, 2)).reduce(f64::max),
             ..trust(by, &reading.objects.iter().collect::<Vec<_>>(), reading)
         };
         let path = DataPath { observed, totals, ..DataPath::default() };
@@ -161,8 +165,16 @@ fn observed_by(source: Source) -> ObservedBy {
     }
 }
 
-fn is_sampled(object: &Object) -> bool {
-    object.looked_at < object.calls()
+/// Whether what is counted of an object is not all: others stand for some calls, or were made while nobody looked.
+fn is_sampled(object: &Object, reading: &Reading) -> bool {
+    object.looked_at < object.calls() || slices_of(object, reading).is_some()
+}
+
+/// The slices of time in which an object was seen; `None` where it was watched all its time.
+fn slices_of<'r>(object: &Object, reading: &'r Reading) -> Option<&'r SlicesTold> {
+    let part = if object.kind == Kind::Cq { part::POLLS } else { part::POSTS };
+    let slices = reading.slices[part].as_ref().filter(|_| object.source == Source::Function)?;
+    object.ended_ns.is_none_or(|ended_ns| ended_ns > slices.since_ns).then_some(slices)
 }
 
 fn rounded(figure: f64, digits: i32) -> f64 {
@@ -173,19 +185,19 @@ fn rounded(figure: f64, digits: i32) -> f64 {
 /// How far the counts of these objects together can be trusted.
 fn trust(by: ObservedBy, objects: &[&Object], reading: &Reading) -> Observed {
     let every = Observed { by, ..Observed::default() };
-    if !objects.iter().any(|object| is_sampled(object)) {
+    if !objects.iter().any(|object| is_sampled(object, reading)) {
         return every;
     }
     let sum = |of: &dyn Fn(&Object) -> u64| objects.iter().map(|o| of(o)).fold(0, u64::saturating_add);
     let (looked_at, calls) = (sum(&|o| o.looked_at.min(o.calls())), sum(&Object::calls));
-    let in_slices = objects.iter().any(|o| o.source == Source::Function && is_sampled(o));
-    let slices = reading.slices.as_ref().filter(|_| in_slices);
-    let counting = match slices {
-        // Before the first slice has ended, nothing stands for the time in which nobody looked.
-        Some(slices) if slices.ratios || slices.slices == 0 => Counting::Ratios,
-        _ => Counting::Estimated,
+    let slices = || objects.iter().filter_map(|object| slices_of(object, reading));
+    // Before the first slice has ended, nothing stands for the time in which nobody looked.
+    let counting = if slices().any(|slices| slices.ratios || slices.slices == 0) {
+        Counting::Ratios
+    } else {
+        Counting::Estimated
     };
-    let of_slices = slices.map_or(Some(0.0), |slices| slices.error);
+    let of_slices = slices().try_fold(0.0, |worst: f64, slices| Some(worst.max(slices.error?)));
     let error =
         of_slices.map(|of_slices| error(objects).max(of_slices)).filter(|_| counting == Counting::Estimated);
     Observed {
@@ -343,14 +355,25 @@ mod tests {
         let counts = Counts { polls: 1000, ..Counts::default() };
         let seen = Object { kind: Kind::Cq, looked_at: 100, counts, ..object(None, 0) };
         let of = |ratios| {
-            let slices = Some(SlicesTold { ratios, ..slices.clone() });
+            let slices = [None, Some(SlicesTold { ratios, ..slices.clone() })];
             trust(ObservedBy::Function, &[&seen], &Reading { slices, ..Reading::default() })
         };
         assert_eq!((of(true).counting, of(true).error), (Counting::Ratios, None));
         assert_eq!((of(false).counting, of(false).error), (Counting::Estimated, Some(0.2)));
         let none_yet = SlicesTold { ratios: false, slices: 0, ..slices.clone() };
-        let reading = Reading { slices: Some(none_yet), ..Reading::default() };
+        let reading = Reading { slices: [None, Some(none_yet)], ..Reading::default() };
         assert_eq!(trust(ObservedBy::Function, &[&seen], &reading).counting, Counting::Ratios);
+        // Posts have slices of their own.
+        let posted = Object {
+            counts: Counts { post_calls: 1000, ..Counts::default() },
+            kind: Kind::Qp,
+            ..seen.clone()
+        };
+        let of_posts = SlicesTold { ratios: false, error: Some(0.1), ..slices.clone() };
+        let reading = Reading { slices: [Some(of_posts), Some(slices)], ..Reading::default() };
+        let of = |objects: &[&Object]| trust(ObservedBy::Function, objects, &reading);
+        assert_eq!((of(&[&posted]).counting, of(&[&posted]).error), (Counting::Estimated, Some(0.1)));
+        assert_eq!(of(&[&posted, &seen]).counting, Counting::Ratios);
     }
 
     #[test]

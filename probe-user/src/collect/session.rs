@@ -307,7 +307,7 @@ impl Session {
         let asking = match self.options.data_path {
             Posts::Sampled(allowed) if counting.is_some() => {
                 // Whoever takes a table keeps it: programs that are loaded later refer to it.
-                let slice = programs.take_slice()?;
+                let slice = programs.take_slices()?;
                 let governor = Governor::start(allowed, taps, targets.clone(), costs.clone(), slice, told);
                 Asking::Governed(governor.map_err(|error| no_thread(&error))?)
             }

@@ -235,22 +235,23 @@ impl Attacher {
                     if outcome.is_err() {
                         // What cannot be left is not entered.
                         unleft.insert((point.name, point.offset));
-                    } else if let Some((source, class)) = steadily_hit(point) {
-                        self.costs.note(source, class);
+                    } else if let Some((source, part, class)) = steadily_hit(point) {
+                        self.costs.note(source, part, class);
                     }
                     probes.push(told(point, shown, self.verdict(outcome.as_ref().err())));
                 }
                 if let Ok((group, put)) = outcome {
+                    let part = group.part;
                     groups.push(group);
-                    links.extend(put.into_iter().map(|link| (turn, link)));
+                    links.extend(put.into_iter().map(|link| (turn, part, link)));
                 }
             }
         }
         match &self.asking {
             Asking::Governed(governor) if !own_sites::is_own(shown) && !links.is_empty() => {
-                governor.take(groups, links.into_iter().map(|(_, link)| link).collect());
+                governor.take(groups, links.into_iter().map(|(_, part, link)| (part, link)).collect());
             }
-            _ => self.links.extend(links),
+            _ => self.links.extend(links.into_iter().map(|(turn, _, link)| (turn, link))),
         }
         if !probes.is_empty() {
             self.costs.calibrate(&self.programs);
@@ -279,6 +280,7 @@ impl Attacher {
             let many = self.for_many.entry(program).or_insert_with(load).clone();
             let group = |program, way, points: &[Point]| Group {
                 turn: points[0].turn,
+                part: points[0].part(),
                 program,
                 way,
                 file: Arc::clone(file),
@@ -308,6 +310,7 @@ impl Attacher {
                         vec![point],
                         each.map(|(program, pmu)| Group {
                             turn: point.turn,
+                            part: point.part(),
                             program,
                             way: Way::Each(pmu),
                             file: Arc::clone(file),
@@ -356,12 +359,13 @@ impl Attacher {
 }
 
 /// Who counts at a point and the class of its instruction, where a program that communicates passes it all the time.
-fn steadily_hit(point: &Point) -> Option<(Source, Class)> {
-    match point.program {
-        "site_posted" | "site_polled" => Some((Source::from_wire(point.cookie as u16)?, point.class?)),
-        "post_send_enter" | "poll_enter" | "wr_complete_enter" => Some((Source::Function, point.class?)),
-        _ => None,
-    }
+fn steadily_hit(point: &Point) -> Option<(Source, usize, Class)> {
+    let source = match point.program {
+        "site_posted" | "site_polled" => Source::from_wire(point.cookie as u16)?,
+        "post_send_enter" | "poll_enter" | "wr_complete_enter" => Source::Function,
+        _ => return None,
+    };
+    Some((source, point.part(), point.class?))
 }
 
 /// Probes in place, and how they are put there again.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_common::wire::{Spent, hits};
+use probe_common::wire::{Spent, hits, part};
 use serde::Serialize;
 
 use super::Source;
@@ -41,7 +41,8 @@ struct Known {
     is_started: bool,
     /// Nothing more will be measured.
     is_calibrated: bool,
-    dearest: BTreeMap<Source, Class>,
+    /// By source and [`part`].
+    dearest: BTreeMap<(Source, usize), Class>,
 }
 
 /// What a probe that does nothing costs on this machine.
@@ -87,17 +88,17 @@ pub struct HitCost {
 }
 
 impl Costs {
-    /// A probe was attached for `source`.
-    pub fn note(&self, source: Source, class: Class) {
+    /// A probe was attached for a part of what `source` counts.
+    pub fn note(&self, source: Source, part: usize, class: Class) {
         let mut known = self.lock();
-        let dearest = known.dearest.entry(source).or_insert(class);
+        let dearest = known.dearest.entry((source, part)).or_insert(class);
         *dearest = class.max(*dearest);
     }
 
     /// The cost of what counts for `source`; `None` where nothing is attached.
     pub fn of(&self, source: Source) -> Option<HitCost> {
         let known = self.lock();
-        let class = *known.dearest.get(&source)?;
+        let class = known.class_of(source)?;
         let calibration = &known.calibration;
         let return_ns = calibration.return_ns.filter(|_| source == Source::Function);
         Some(HitCost { class, hit_ns: calibration.hit_ns.get(&class).copied(), return_ns })
@@ -106,23 +107,22 @@ impl Costs {
     /// What hits have cost a process so far, in ns.
     pub fn sum_ns(&self, spent: &Spent) -> f64 {
         let known = self.lock();
-        let of = |source: Source| {
-            let class = known.dearest.get(&source)?;
-            Some(known.calibration.hit_ns.get(class).map_or_else(|| guess_ns(*class), |ns| *ns as f64))
-        };
-        let site = of(Source::Tap).unwrap_or(0.0).max(of(Source::Emulator).unwrap_or(0.0));
-        let function = of(Source::Function).unwrap_or(0.0);
-        let returned = known.calibration.return_ns.map_or(RETURN_GUESS_NS, |ns| ns as f64);
-        let at_sites: u64 = spent.hits.iter().take(hits::STREAMS).sum();
-        at_sites as f64 * site
-            + spent.hits[hits::FUNCTIONS] as f64 * function
-            + spent.hits[hits::RETURNS] as f64 * returned
-            + spent.program_ns as f64
+        let class_ns = |source| known.class_of(source).map_or(0.0, |class| known.hit_ns(class));
+        let site = class_ns(Source::Tap).max(class_ns(Source::Emulator));
+        let at_sites = spent.hits.iter().take(hits::STREAMS).sum::<u64>() as f64 * site;
+        let in_programs = spent.program_ns.iter().take(hits::STREAMS).sum::<u64>() as f64;
+        let of_functions = (0..part::COUNT).map(|part| known.part_ns(spent, part)).sum::<f64>();
+        at_sites + in_programs + of_functions
+    }
+
+    /// The same of hits at functions of a provider, of one part.
+    pub fn part_ns(&self, spent: &Spent, part: usize) -> f64 {
+        self.lock().part_ns(spent, part)
     }
 
     /// True where functions of a provider are single-stepped.
-    pub fn single_steps(&self) -> bool {
-        self.lock().dearest.get(&Source::Function) == Some(&Class::SingleStepped)
+    pub fn single_steps(&self, part: usize) -> bool {
+        self.lock().dearest.get(&(Source::Function, part)) == Some(&Class::SingleStepped)
     }
 
     /// Has every class measured, once, with probes of its own that do nothing: this process is never watched. Nobody need
@@ -191,6 +191,29 @@ impl Costs {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn class_of(&self, source: Source) -> Option<Class> {
+        (0..part::COUNT).filter_map(|part| self.dearest.get(&(source, part))).max().copied()
+    }
+
+    fn hit_ns(&self, class: Class) -> f64 {
+        self.calibration.hit_ns.get(&class).map_or_else(|| guess_ns(class), |ns| *ns as f64)
+    }
+
+    fn part_ns(&self, spent: &Spent, part: usize) -> f64 {
+        let [entered, left] = if part == part::POSTS {
+            [hits::POSTS, hits::POST_RETURNS]
+        } else {
+            [hits::POLLS, hits::POLL_RETURNS]
+        };
+        let class = self.dearest.get(&(Source::Function, part)).copied();
+        let function = class.map_or(0.0, |class| self.hit_ns(class));
+        let returned = self.calibration.return_ns.map_or(RETURN_GUESS_NS, |ns| ns as f64);
+        let in_programs = spent.program_ns[entered] + spent.program_ns[left];
+        spent.hits[entered] as f64 * function + spent.hits[left] as f64 * returned + in_programs as f64
     }
 }
 
@@ -340,12 +363,19 @@ mod tests {
     fn the_dearest_class_of_a_source_is_told_with_what_was_measured() {
         let costs = Costs::default();
         assert_eq!(costs.of(Source::Function), None);
-        costs.note(Source::Function, Class::Emulated);
-        costs.note(Source::Function, Class::SingleStepped);
-        costs.note(Source::Function, Class::Emulated);
+        costs.note(Source::Function, part::POSTS, Class::Emulated);
+        costs.note(Source::Function, part::POLLS, Class::SingleStepped);
+        costs.note(Source::Function, part::POLLS, Class::Emulated);
         costs.lock().calibration.hit_ns.insert(Class::SingleStepped, 3000);
         let cost = costs.of(Source::Function).expect("a cost");
         assert_eq!((cost.class, cost.hit_ns), (Class::SingleStepped, Some(3000)));
+        assert!(costs.single_steps(part::POLLS) && !costs.single_steps(part::POSTS));
+        let mut spent = Spent::NONE;
+        (spent.hits[hits::POSTS], spent.hits[hits::POLLS]) = (1, 2);
+        spent.program_ns[hits::POLLS] = 50;
+        let of_part = [part::POSTS, part::POLLS].map(|part| costs.part_ns(&spent, part));
+        assert_eq!(of_part, [guess_ns(Class::Emulated), 6050.0]);
+        assert_eq!(costs.sum_ns(&spent), of_part.iter().sum::<f64>());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use probe_common::counters::{CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail, failure};
+use probe_common::wire::part;
 use serde::Serialize;
 
 use super::{Calibration, Costs, HitCost, SlicesTold, Spending, Targets, Told};
@@ -183,8 +184,8 @@ pub struct Reading {
     pub unmatched: u64,
     /// Share of the process's CPU time that hits have cost so far; `None` where that is not known.
     pub overhead: Option<f64>,
-    /// How functions of providers are watched, where not all the time.
-    pub slices: Option<SlicesTold>,
+    /// How functions of providers are watched, where not all the time: posts, and polls.
+    pub slices: [Option<SlicesTold>; part::COUNT],
 }
 
 /// Latencies of one opcode and size class.

@@ -12,6 +12,8 @@ use crate::attach::{AttachError, Link, Pmu, attach_many};
 pub struct Group {
     /// When it is put in place.
     pub turn: Turn,
+    /// The part of the functions it belongs to ([`probe_common::wire::part`]).
+    pub part: usize,
     /// The program.
     pub program: Arc<OwnedFd>,
     /// How it is attached: with one link for all places, or place by place.

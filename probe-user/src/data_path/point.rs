@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use probe_common::counters::place;
+use probe_common::wire::part;
 
 use crate::entry::Class;
 use crate::providers::Role;
@@ -36,6 +37,17 @@ pub struct Point {
     pub class: Option<Class>,
     /// Name of the function or site.
     pub name: &'static str,
+}
+
+impl Point {
+    /// The part of the data path it belongs to.
+    pub fn part(&self) -> usize {
+        match self.program {
+            "site_polled" | "poll_enter" | "poll_cq_leave" | "start_poll_leave" | "next_poll_leave"
+            | "req_notify_enter" => part::POLLS,
+            _ => part::POSTS,
+        }
+    }
 }
 
 /// Probes for one function of a provider: `offset` is its entry in the file, `delta` the way to the instruction chosen.
@@ -131,6 +143,8 @@ impl Point {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::providers::Probed;
 
@@ -192,6 +206,18 @@ mod tests {
         points.sort();
         assert_eq!(points.first().map(|p| p.program), Some("wr_complete_leave"));
         assert_eq!(points.last().map(|p| p.program), Some("wr_start_enter"));
+    }
+
+    #[test]
+    fn polls_are_a_part_of_their_own() {
+        let of =
+            |role| function(role, 0, 0, Class::Emulated).iter().map(Point::part).collect::<BTreeSet<_>>();
+        for role in [Role::PollCq, Role::StartPoll, Role::NextPoll, Role::ReqNotifyCq] {
+            assert_eq!(of(role), BTreeSet::from([part::POLLS]), "{role:?}");
+        }
+        for role in [Role::PostSend, Role::PostSrqRecv, Role::WrStart, Role::WrSend, Role::WrComplete] {
+            assert_eq!(of(role), BTreeSet::from([part::POSTS]), "{role:?}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod flags;
 mod plan;
 mod process;
 mod slices;
+mod watch;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, MapData};
-use probe_common::wire::Spent;
+use probe_common::wire::{Spent, part};
 
 pub use flags::Flags;
 pub use plan::Allowed;
@@ -60,16 +61,16 @@ struct State {
 
 /// What the governor has done to a process.
 #[derive(Debug, Clone, Default)]
-pub struct Told(Arc<Mutex<Option<SlicesTold>>>);
+pub struct Told(Arc<Mutex<[Option<SlicesTold>; part::COUNT]>>);
 
 impl Told {
-    /// How the functions of providers are watched; `None` where they are all the time.
-    pub fn slices(&self) -> Option<SlicesTold> {
+    /// How the functions of providers are watched, by part; `None` where they are all the time.
+    pub fn slices(&self) -> [Option<SlicesTold>; part::COUNT] {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn tell(&self, slices: Option<SlicesTold>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = slices;
+    fn tell(&self, part: usize, slices: SlicesTold) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[part] = Some(slices);
     }
 }
 
@@ -107,7 +108,7 @@ impl Governor {
     }
 
     /// Functions of a provider have been put under watch; the governor decides from now on when.
-    pub fn take(&self, groups: Vec<Group>, links: Vec<Link>) {
+    pub fn take(&self, groups: Vec<Group>, links: Vec<(usize, Link)>) {
         self.shared.lock().slices.add(groups, links);
         self.shared.bell.notify_all();
     }
@@ -140,11 +141,21 @@ fn run(shared: &Shared) {
         if state.end {
             return;
         }
-        let began = Instant::now();
+        let began = own_cpu_time();
         state.look();
         let tick = if state.processes.values().any(Process::is_unbounded) { SHORT_TICK } else { TICK };
-        sleep = tick.max(began.elapsed() * OWN_SHARE);
+        // Its time on a processor: attaching is mostly waiting, and a program pays while nobody looks.
+        sleep = tick.max(own_cpu_time().saturating_sub(began) * OWN_SHARE);
     }
+}
+
+/// CPU time of this thread; nothing where the kernel does not tell.
+fn own_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the one value it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let part = |n: i64| u64::try_from(n).unwrap_or(0);
+    Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
 
 impl State {
@@ -157,8 +168,8 @@ impl State {
         }
     }
 
-    fn look_at_processes(&mut self, now: Instant) -> slices::Spent {
-        let mut functions = slices::Spent::default();
+    fn look_at_processes(&mut self, now: Instant) -> [slices::Spent; part::COUNT] {
+        let mut functions = [slices::Spent::default(); part::COUNT];
         let taps = self.taps;
         let hit: HashMap<u32, Spent> = self.targets.hit().into_iter().collect();
         for pid in hit.keys() {
@@ -171,7 +182,8 @@ impl State {
         }
         for (pid, process) in &mut self.processes {
             let spent = hit.get(pid).copied().unwrap_or_default();
-            functions.add(&process.look_at(&spent, now, &self.costs, &self.allowed, taps));
+            let of_process = process.look_at(&spent, now, &self.costs, &self.allowed, taps);
+            functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.add(part));
         }
         functions
     }

@@ -164,10 +164,42 @@ pub fn weight(since_last: Duration, wanted: Duration, share: f64) -> (u64, Durat
     (weight as u64, Duration::from_secs_f64(length.clamp(0.001, wanted * 2.0)))
 }
 
-/// Relative error bound (95 %) of what slices estimate: how much they differ, and what is not known of the cost of hits.
-/// `rates` are those found in each slice, `share` the hits' part of the time in them, `unseen` the part of the time after
-/// the last one. `None` where that bounds nothing: too few slices, or too different ones.
-pub fn slices_error(rates: &[f64], share: f64, unseen: f64) -> Option<f64> {
+/// What each call in a slice of this length stands for, where hits take `share` of the time in it.
+pub fn weight_of(since_last: Duration, length: Duration, share: f64) -> u64 {
+    let useful = length.as_secs_f64() * (1.0 - share.clamp(0.0, 0.95));
+    (((since_last + length).as_secs_f64() / useful.max(1e-6)).round() as u64).max(1)
+}
+
+/// How much a program gets done in a slice, by what it does outside, from pairs of both rates; and how far that may be
+/// off (95 %), as a part of it. `None` as long as there is no pair.
+pub fn progress(compared: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let ratios: Vec<f64> = compared.iter().map(|(inside, outside)| inside / outside).collect();
+    let n = ratios.len() as f64;
+    let mean =
+        compared.iter().map(|pair| pair.0).sum::<f64>() / compared.iter().map(|pair| pair.1).sum::<f64>();
+    if !mean.is_finite() || mean <= 0.0 {
+        return None;
+    }
+    // What hits take can only slow a program down.
+    let progress = mean.clamp(0.05, 1.0);
+    if ratios.len() < 3 {
+        return Some((progress, 1.0));
+    }
+    let variance = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    Some((progress, students_t(ratios.len() - 1) * (variance / n).sqrt() / mean))
+}
+
+/// How far a correction by what hits take may be off.
+pub fn doubt(share: f64) -> f64 {
+    // A program that waits for its device does not lose what hits take: then the correction is too much by all of it. One
+    // that does not wait is corrected by what a hit costs, which is known to a fifth.
+    share.max(0.2 * share / (1.0 - share.min(0.99)))
+}
+
+/// Relative error bound (95 %) of what slices estimate: how much they differ, and how far off their correction may be.
+/// `rates` are those found in each slice, `unseen` the part of the time after the last one. `None` where that bounds
+/// nothing: too few slices, or too different ones.
+pub fn slices_error(rates: &[f64], doubt: f64, unseen: f64) -> Option<f64> {
     let n = rates.len() as f64;
     let mean = rates.iter().sum::<f64>() / n;
     if rates.len() < 3 || mean <= 0.0 {
@@ -175,10 +207,7 @@ pub fn slices_error(rates: &[f64], share: f64, unseen: f64) -> Option<f64> {
     }
     let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (n - 1.0);
     let between = students_t(rates.len() - 1) * (variance / n).sqrt() / mean;
-    // A program that waits for its device does not lose what hits take: then the correction is too much by all of it. One
-    // that does not wait is corrected by what a hit costs, which is known to a fifth.
-    let correction = share.max(0.2 * share / (1.0 - share.min(0.99)));
-    let error = between + correction + unseen;
+    let error = between + doubt + unseen;
     (error < 1.0).then_some(error)
 }
 
@@ -322,16 +351,25 @@ mod tests {
             let estimated = weight as f64 * useful;
             let truth = gap as f64 / 1e3 + length.as_secs_f64();
             assert!((estimated / truth - 1.0).abs() < 0.01, "{gap} {wanted} {share}: {estimated} {truth}");
+            let of_length = weight_of(Duration::from_millis(gap), length, share);
+            assert!(of_length.abs_diff(weight) <= 1, "{of_length} {weight}");
         }
     }
 
     #[test]
     fn the_error_of_slices_holds_how_they_differ_and_how_much_was_corrected() {
-        let error = |rates: &[f64], share| slices_error(rates, share, 0.0).expect("a bound");
+        let error = |rates: &[f64], share| slices_error(rates, doubt(share), 0.0).expect("a bound");
         assert!(error(&[100.0; 3], 0.0) < 1e-9);
         assert!(error(&[90.0, 110.0, 100.0], 0.0) > 0.2, "of three slices little is known");
         assert!(error(&[90.0, 110.0].repeat(8), 0.0) < 0.07);
         assert!(error(&[100.0; 3], 0.4) >= 0.4);
+        assert_eq!(progress(&[]), None);
+        assert_eq!(progress(&[(0.0, 5.0)]), None);
+        assert_eq!(progress(&[(10.0, 10.0)]), Some((1.0, 1.0)), "of one pair nothing is known but it");
+        assert_eq!(progress(&[(25.0, 100.0); 3]), Some((0.25, 0.0)));
+        let (slow, off) = progress(&[(20.0, 100.0), (30.0, 100.0), (25.0, 100.0)]).expect("three pairs");
+        assert!((slow - 0.25).abs() < 1e-9 && off > 0.2, "{slow} {off}");
+        assert_eq!(progress(&[(200.0, 100.0); 4]).map(|(progress, _)| progress), Some(1.0));
         assert!(students_t(10) > students_t(11) && students_t(1000) < 1.97);
     }
 }

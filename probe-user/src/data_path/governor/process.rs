@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use probe_common::site::{Rates, STREAMS};
-use probe_common::wire::{Spent, hits};
+use probe_common::wire::{Spent, hits, part};
 
 use super::Flags;
 use super::plan::{self, Allowed, Seen};
@@ -87,7 +87,7 @@ impl Process {
     }
 
     /// Takes in what it was hit by so far, and asks for more or less. Returns what it did and paid at functions of a
-    /// provider since the last look.
+    /// provider since the last look, by part.
     pub fn look_at(
         &mut self,
         spent: &Spent,
@@ -95,11 +95,12 @@ impl Process {
         costs: &Costs,
         allowed: &Allowed,
         taps: bool,
-    ) -> slices::Spent {
-        let Some(last) = self.last else { return slices::Spent::default() };
+    ) -> [slices::Spent; part::COUNT] {
+        let nothing = [slices::Spent::default(); part::COUNT];
+        let Some(last) = self.last else { return nothing };
         let seconds = now.duration_since(last.at).as_secs_f64();
         if seconds < 1e-3 {
-            return slices::Spent::default();
+            return nothing;
         }
         let cpu_now = cpu_ns(self.pid).unwrap_or(last.cpu_ns);
         let used_ns = cpu_now.saturating_sub(last.cpu_ns) as f64;
@@ -126,16 +127,18 @@ impl Process {
         if self.flags.any() {
             self.ask_anew(hit_ns(spent, costs), allowed);
         }
-        let functions = slices::Spent {
-            hits: new(hits::FUNCTIONS) + new(hits::RETURNS),
-            operations: spent.operations.saturating_sub(last.spent.operations),
-            cost_ns: paid_ns,
+        let hits_of = [[hits::POSTS, hits::POST_RETURNS], [hits::POLLS, hits::POLL_RETURNS]];
+        let functions = std::array::from_fn(|part| slices::Spent {
+            hits: hits_of[part].into_iter().map(new).sum(),
+            operations: spent.operations[part].saturating_sub(last.spent.operations[part]),
+            beside: spent.beside.saturating_sub(last.spent.beside),
+            cost_ns: (costs.part_ns(spent, part) - costs.part_ns(&last.spent, part)).max(0.0),
             cpu_ns: self.cpu * seconds * 1e9,
-        };
+        });
         self.last = Some(Last { at: now, spent: *spent, cpu_ns: cpu_now });
-        self.at_functions |= functions.hits > 0;
+        self.at_functions |= functions.iter().any(|part| part.hits > 0);
         // In a pause too, its CPU time earns what the next slice may cost.
-        if self.at_functions { functions } else { slices::Spent::default() }
+        if self.at_functions { functions } else { nothing }
     }
 
     fn ask_anew(&mut self, hit_ns: f64, allowed: &Allowed) {
