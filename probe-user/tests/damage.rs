@@ -78,7 +78,7 @@ fn perftest_under_load(port: &str) -> (Held, Held) {
             .any(|line| line.contains(&port) && line.contains(" 0A "))
     };
     while !listening(port) {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     (start(Some("127.0.0.1")), server)
 }
