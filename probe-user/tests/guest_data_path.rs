@@ -100,7 +100,10 @@ fn sampled_ratios_and_rates_of_perftest_are_as_true_as_they_say() {
         let rates = [figure("wrs") / wrs, figure("cqes") / (wrs / signalled)];
         let ratios = [figure("signaled_share") * signalled, figure("wrs_per_post") / list];
         println!("{arguments}: {observed}; by the true ones: WRs and CQEs {rates:.3?}, ratios {ratios:.3?}");
-        assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() <= 0.05), "{arguments}: {ratios:?} {path}");
+        // What was seen of the rhythm of signalled requests may begin and end anywhere in it.
+        let seen = figure("wrs") * observed["share"].as_f64().unwrap_or(1.0);
+        let near = |ratio: &f64| (ratio - 1.0).abs() <= 0.05 + signalled / seen.max(1.0);
+        assert!(ratios.iter().all(near), "{arguments}: {ratios:?} {path}");
         if observed["counting"] == "every" {
             assert_eq!(rates, [1.0; 2], "{arguments}: {observed}");
         }

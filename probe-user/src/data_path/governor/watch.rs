@@ -161,13 +161,7 @@ impl Watch {
         self.debt_ns += spent.cost_ns - allowed.overhead * spent.cpu_ns;
         match self.state {
             State::Always { since } if now.duration_since(since) >= FIRST_LOOK => {
-                let seconds = now.duration_since(since).as_secs_f64();
-                let beside = self.seen.beside as f64 / seconds;
-                let change = self.judge(now, since, single_stepped, allowed);
-                if change == Change::Close {
-                    self.ended = Some(Ended { rate: 0.0, seconds, beside });
-                }
-                change
+                self.judge(now, since, single_stepped, allowed)
             }
             State::Slice { since, until, weight } if now >= until => {
                 let counted = until.duration_since(since);
