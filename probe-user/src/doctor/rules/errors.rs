@@ -342,7 +342,7 @@ fn remote_access(subject: &Subject<'_>) -> Verdict {
             .remedy("Keep the region until no peer uses it any more; or tell the peers the new address and rkey, and wait until they have taken them over, before calling ibv_dereg_mr on the old one."),
         Some(Why::GoneBefore) => case
             .sure(Confidence::Low)
-            .cause("The other end has living regions that allow such requests; another that did was deregistered before this connection was made, while an earlier one was in use. A program that keeps an rkey over a reconnect still names that one. Else the address or length reaches beyond the region, or qp_access_flags of that queue pair forbid it (they are not seen).")
+            .cause("The other end has living regions that allow such requests; another that did was deregistered before this connection was made, while an earlier one was in use. A program that keeps an rkey over a reconnect still names that one. Else the address or length reaches beyond the region.")
             .remedy("Tell the peer address and rkey anew with every connection, and drop those of the connection before; then compare rkey, address and length that the program uses with the regions named in the evidence."),
         Some(Why::NoRight) => case
             .cause(format!("No region in the protection domain of the other end's queue pair allows such requests: all were registered without {names}."))
