@@ -154,9 +154,14 @@ pub mod detail {
     pub const CALL_VARIANCE: usize = 16;
     /// The same of work requests, or completion entries: the sum of w (w − 1) n² over calls with n of them.
     pub const VARIANCE: usize = 17;
+    /// Of a completion queue: events that `ibv_get_cq_event` brought though it had not been polled since it was armed.
+    pub const BLIND_EVENTS: usize = 18;
     /// Words there are.
-    pub const COUNT: usize = 18;
+    pub const COUNT: usize = 19;
 }
+
+/// Place in [`ObjectCounters::last`]: 1 where a completion queue was armed and not polled since.
+pub const ARMED: usize = 0;
 
 /// Counters of one object, as the BPF programs keep them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,7 +173,8 @@ pub struct ObjectCounters {
     pub sizes: [u64; SIZES],
     /// See [`detail`].
     pub details: [u64; detail::COUNT],
-    /// First buffer of the last work request: its address, and the address behind it; the same of its remote memory.
+    /// First buffer of the last work request: its address, and the address behind it; the same of its remote memory. Of
+    /// a completion queue, [`ARMED`].
     pub last: [u64; 4],
     /// Address of the object's context.
     pub context: u64,

@@ -8,8 +8,8 @@ use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap};
 use probe_common::counters::{
-    COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, RING, Ring, RingKey,
-    SIZES, UnderWay, detail, kind, qp, source,
+    ARMED, COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, RING, Ring,
+    RingKey, SIZES, UnderWay, detail, kind, qp, source,
 };
 use probe_common::histogram;
 use probe_common::wire::Loss;
@@ -407,6 +407,29 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
         let _ = MADE.remove(&made(subject, address));
     } else if object_kind == kind::CQ {
         senders::queue_ends(subject, address);
+    }
+}
+
+/// A completion queue was armed, or polled.
+#[inline(always)]
+pub fn armed(counters: *mut ObjectCounters, is: bool) {
+    // SAFETY: a live map value.
+    unsafe { (*counters).last[ARMED] = is as u64 };
+}
+
+/// A program was woken by an event of a completion queue.
+#[inline(always)]
+pub fn event_came(subject: Subject, address: u64) {
+    let mut by = source::TAP;
+    while by <= source::FUNCTION {
+        if let Some(counters) = DATA_PATH.get_ptr_mut(&object_key(subject, kind::CQ, address, by)) {
+            // SAFETY: a live map value.
+            if unsafe { (*counters).last[ARMED] } != 0 {
+                armed(counters, false);
+                add_detail(counters, detail::BLIND_EVENTS, 1);
+            }
+        }
+        by += 1;
     }
 }
 

@@ -103,6 +103,7 @@ pub fn start_leave(ctx: &RetProbeContext) {
         let result = ctx.ret::<u64>() as i32;
         let weight = if result == 0 { call.weight } else { call.kind };
         data::add(counters, cq::POLLS, weight);
+        data::armed(counters, false);
         data::stands_for(counters, weight);
         if result == 0 {
             meter.operations(part::POLLS, weight);
@@ -155,6 +156,7 @@ pub fn notify(ctx: &ProbeContext) {
 fn notified(subject: Subject, object: u64, by: u16, weight: u64) {
     if let Some(counters) = data::counters(subject, kind::CQ, object, by) {
         data::add(counters, cq::NOTIFIES, weight);
+        data::armed(counters, weight == 1);
     }
 }
 
@@ -260,6 +262,7 @@ fn polled(
     weight: u64,
 ) {
     data::add(counters, cq::POLLS, weight);
+    data::armed(counters, false);
     if n == 0 {
         data::add(counters, cq::EMPTY, weight);
         return;

@@ -222,6 +222,10 @@ unsafe fn finish(
         };
         data::qp_made(subject, frame.payload[0], granted);
     }
+    if cookie.call() == CallId::GetCqEvent as u8 && !failed {
+        // See the payload of `family::waits`.
+        data::event_came(subject, frame.payload[2]);
+    }
     if let Some(counters) = count::counters(subject, cookie.call()) {
         // SAFETY: a live map value.
         unsafe {

@@ -270,6 +270,9 @@ fn detail(object: &Object) -> Option<QueueDetail> {
         most_outstanding: object.most_outstanding.filter(|_| followed),
         most_cqes_per_poll: (object.most_cqes > 0 && object.counts.cut_polls == 0)
             .then_some(object.most_cqes),
+        // Where not every poll is looked at, one may have come between.
+        blind_events: (object.blind_events > 0 && object.looked_at == object.calls())
+            .then_some(object.blind_events),
         ..QueueDetail::default()
     };
     (detail != QueueDetail::default()).then_some(detail)
@@ -296,6 +299,7 @@ mod tests {
             threads: 1,
             thread_changes: 0,
             most_cqes: 0,
+            blind_events: 0,
             max_send_wr: None,
             most_outstanding: None,
             unmatched: 0,

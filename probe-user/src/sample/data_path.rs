@@ -374,6 +374,10 @@ pub struct QueueDetail {
     /// Most completion entries one poll brought.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_cqes_per_poll: Option<u64>,
+    /// Events that `ibv_get_cq_event` brought though the queue had not been polled since it was armed
+    /// (`ibv_req_notify_cq`): what completed before it was armed raised no event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blind_events: Option<u64>,
     /// From post to the poll that reaped the completion (polling delay included), of signalled work requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub post_to_reap_ns: Vec<ReapLatency>,

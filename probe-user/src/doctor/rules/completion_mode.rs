@@ -1,13 +1,13 @@
 //! Waiting for completions: by polling or by events.
 
-use super::super::finding::{Confidence, Cost, Severity, many};
+use super::super::finding::{Confidence, Cost, Evidence, Severity, many};
 use super::super::peer::messages_to;
 use super::super::rule::{Case, Check, Plane, Rule, Shown, Threshold, Verdict};
 use super::super::subject::Subject;
 use super::super::traffic::{Traffic, detail, share};
 use super::man;
 use crate::report::units::{count, duration, percent};
-use crate::sample::Call;
+use crate::sample::{Call, QueueCounts};
 
 const POLLS: Threshold = Threshold {
     key: "min_polls_per_second",
@@ -108,13 +108,27 @@ const STALL: Threshold = Threshold {
     why: "a wait of this length while work is under way is a stall to the user",
 };
 
+const BLIND: Threshold = Threshold {
+    key: "min_blind_share",
+    value: 0.5,
+    unit: "share of the times a queue was armed that it was not polled before the next event",
+    why: "a program that polls after arming does so each time; one that does not, never",
+};
+
+const ARMED: Threshold = Threshold {
+    key: "min_events",
+    value: 20.0,
+    unit: "events taken so",
+    why: "the first wait of a program follows no poll",
+};
+
 /// Waiting though completions are there.
 pub static LOST_WAKEUP: Rule = Rule {
     id: "event-lost-wakeup",
     title: "the program waits for an event though completions may be waiting",
-    looks_at: "waits per completion queue against polls: whether it polls until a poll finds nothing, how long it then waits, and, where the senders are recorded too, messages that came against completions taken",
+    looks_at: "waits per completion queue against polls: whether it polls after arming and until a poll finds nothing, how long it then waits, and, where the senders are recorded too, messages that came against completions taken",
     plane: Plane::Data,
-    thresholds: &[&STALL],
+    thresholds: &[&STALL, &BLIND, &ARMED],
     cause: "An event is raised once, by the first completion after the queue was armed (ibv_req_notify_cq). The program takes one completion per event and waits again: what else came meanwhile raises no event, and is found only when something new comes, or never.",
     remedy: "After each event: ibv_ack_cq_events, arm (ibv_req_notify_cq), then poll until ibv_poll_cq returns 0. Arm before the last poll, not after it.",
     unless: "at most one completion can be outstanding.",
@@ -254,7 +268,7 @@ fn lost_wakeup(subject: &Subject<'_>) -> Verdict {
             && counts.cqes <= counts.polls
             && detail(counts).and_then(|d| d.most_cqes_per_poll).unwrap_or(1) == 1
     });
-    let Some((queue, counts)) = suspects.next() else { return Verdict::Clear };
+    let Some((queue, counts)) = suspects.next() else { return armed_last(subject) };
     // Every signalled request makes a completion, and so does every message that came: what was not taken lies in the
     // queue.
     let unreaped = traffic.all.signalled.saturating_sub(traffic.all.cqes);
@@ -265,7 +279,7 @@ fn lost_wakeup(subject: &Subject<'_>) -> Verdict {
     let hangs = waits.entered > waits.returned;
     let stalled = longest as f64 >= subject.limit(&STALL) * 1e6;
     if !backlog && !(more && (hangs || stalled)) {
-        return Verdict::Clear;
+        return armed_last(subject);
     }
     Case::new(Severity::Problem, Confidence::Medium, LOST_WAKEUP.title)
         .because(format!(
@@ -283,4 +297,46 @@ fn lost_wakeup(subject: &Subject<'_>) -> Verdict {
             format!("the longest wait took {}", duration(longest))
         })
         .found()
+}
+
+/// The program polls until nothing is left, arms, and waits: what completes between the last poll and the arming raises no
+/// event.
+fn armed_last(subject: &Subject<'_>) -> Verdict {
+    let Some(traffic) = subject.traffic else { return Verdict::Clear };
+    let blind = |counts: &QueueCounts| detail(counts).and_then(|d| d.blind_events).unwrap_or(0);
+    // A request posted after arming completes after it; a message may come at any time.
+    let takes_messages = |cq: u64| subject.qps.iter().any(|qp| qp.recv_cq == cq) && traffic.all.recv_wrs > 0;
+    let suspect = traffic
+        .polled()
+        .filter(|(queue, counts)| {
+            blind(counts) as f64 >= subject.limit(&ARMED)
+                && share(blind(counts), counts.notifies) >= subject.limit(&BLIND)
+                && takes_messages(queue.pointer)
+        })
+        .max_by_key(|(_, counts)| blind(counts));
+    let Some((queue, counts)) = suspect else { return Verdict::Clear };
+    // With one message at a time, sent only after the queue was armed, nothing can come in between.
+    let several = counts.cqes > counts.notifies + counts.notifies / 10;
+    let (severity, confidence) =
+        if several { (Severity::Problem, Confidence::High) } else { (Severity::Warning, Confidence::Low) };
+    let longest = subject.process.longest_ns(&[Call::GetCqEvent]).unwrap_or(0);
+    Case::new(
+        severity,
+        confidence,
+        "the program arms its completion queue after the last poll, and then waits: completions in between are missed",
+    )
+    .because(format!(
+        "CQ {}: armed {} times, and {} times not polled between that and the next event; {} completions",
+        queue.number,
+        count(counts.notifies),
+        count(blind(counts)),
+        count(counts.cqes)
+    ))
+    .because_of((longest > 0).then(|| Evidence {
+        text: format!("the longest ibv_get_cq_event took {}", duration(longest)),
+        qpns: Vec::new(),
+    }))
+    .cause("An event is raised once, by the first completion after the queue was armed (ibv_req_notify_cq). What completes after the last poll and before the arming raises none: it lies there until something new comes, or until a time limit of the program's own ends the wait.")
+    .remedy("Arm first, then poll: after each event ibv_ack_cq_events, ibv_req_notify_cq, then ibv_poll_cq until it returns 0, and only then wait.")
+    .found()
 }

@@ -127,6 +127,7 @@ impl Queues {
             ("mergeable", detail.mergeable),
             ("most_outstanding", detail.most_outstanding),
             ("most_cqes_per_poll", detail.most_cqes_per_poll),
+            ("blind_events", detail.blind_events),
         ] {
             value.map_or(Ok(()), |value| row(figure, String::new(), value))?;
         }

@@ -135,6 +135,7 @@ impl QueueDetail {
             (&mut self.odd_lengths, other.odd_lengths),
             (&mut self.could_inline, other.could_inline),
             (&mut self.mergeable, other.mergeable),
+            (&mut self.blind_events, other.blind_events),
         ] {
             if let Some(other) = other {
                 *mine = Some(with(mine.unwrap_or(0), other));

@@ -192,6 +192,7 @@ fn polls(c: &QueueCounts) -> Polls {
         cqes_per_poll: c.all_cqes().and_then(|cqes| share(cqes, found)),
         empty_share: share(c.empty_polls, c.polls),
         most_cqes_per_poll: detail.and_then(|d| d.most_cqes_per_poll),
+        blind_events: detail.and_then(|d| d.blind_events),
         cqe_to_post_ns: detail
             .and_then(|d| d.cqe_to_post_ns.as_ref())
             .map(|h| latency(h, h.highest().map(|(_, high)| high))),

@@ -121,6 +121,9 @@ impl Text<'_> {
         if let Some(n) = p.notifies.filter(|n| *n > 0) {
             text += &format!("  {} notifications asked for", count(n));
         }
+        if let Some(n) = p.blind_events {
+            text += &format!("  {} events taken with no poll since", count(n));
+        }
         self.row("polls", &text)?;
         if let Some(n) = p.cut_polls.filter(|n| *n > 0) {
             let text = format!(

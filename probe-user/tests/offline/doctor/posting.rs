@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use probe_user::doctor::{Confidence, Severity};
 use probe_user::model::bucket_of;
 use probe_user::sample::{
     Call, Detail, Device, Facts, Histogram, Observed, ObservedBy, Opcode, QpAttributes, QueueCounts,
-    ReapLatency, Strides,
+    QueueDetail, ReapLatency, Strides,
 };
 
 use super::case::{Case, SECOND, busy, changed, nic, qp, with_nic};
@@ -185,4 +186,30 @@ fn a_completion_queue_for_both_ends_of_each_connection_is_one_for_each_connectio
     connections(20, true).has("cq-per-qp");
     connections(20, false).lacks("cq-per-qp");
     connections(8, true).lacks("cq-per-qp");
+}
+
+#[test]
+fn a_queue_that_is_armed_after_the_last_poll_loses_wakeups_where_messages_may_come() {
+    let waits = |blind: u64, received: u64, cqes: u64| {
+        let qp = QueueCounts { recv_wrs: received, recv_calls: received, ..QueueCounts::default() };
+        let detail = QueueDetail { blind_events: Some(blind), ..QueueDetail::default() };
+        let cq = QueueCounts {
+            notifies: 100,
+            polls: 300,
+            empty_polls: 100,
+            cqes,
+            detail: Some(Box::new(detail)),
+            ..QueueCounts::default()
+        };
+        with_nic(nic(&[])).counts(qp, cq)
+    };
+    let found = waits(99, 400, 200).has("event-lost-wakeup");
+    assert_eq!((found.severity, found.confidence), (Severity::Problem, Confidence::High));
+    assert!(found.remedy.contains("Arm first, then poll"), "{found:#?}");
+    // One message for each time: perhaps none can come in between.
+    assert_eq!(waits(99, 400, 100).has("event-lost-wakeup").confidence, Confidence::Low);
+    waits(1, 400, 200).lacks("event-lost-wakeup");
+    waits(40, 400, 200).lacks("event-lost-wakeup");
+    // What one's own requests complete comes after they were posted.
+    waits(99, 0, 200).lacks("event-lost-wakeup");
 }
