@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = r#"
 uprobe:EXE:rnic_emu_posted { $q = (arg3 >> 48) & 3; @calls[$q] = count(); @wrs[$q] = sum(arg1); @bytes[$q] = sum(arg2);
   @signalled[$q] = sum(arg3 & 0xffff); @inline[$q] = sum((arg3 >> 16) & 0xffff); @sges[$q] = sum(arg4); }
-uprobe:EXE:rnic_emu_post_failed { @failed = count(); @errno = max(arg5); }
+uprobe:EXE:rnic_emu_post_failed { @failed = count(); @errno = max(arg5 >> 48); }
 uprobe:EXE:rnic_emu_polled { @polls = count(); @polled = sum(arg1); }
 uprobe:EXE:rnic_emu_poll_cq { @entries = count(); }
 "#;
