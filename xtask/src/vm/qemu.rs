@@ -128,7 +128,9 @@ fn keep_open(fd: RawFd) -> io::Result<()> {
 /// QEMU's command line. The descriptors are those of the agent's socket and of the console's.
 fn arguments(machine: &Machine, [agent, console]: [RawFd; 2]) -> Result<Vec<OsString>> {
     let xtask = std::env::current_exe().context("cannot find xtask's own path")?;
-    let mut append = String::from("console=ttyS0 quiet panic=-1 mitigations=off nokaslr");
+    // On a busy host the emulated processors' time-stamp counters drift apart. The kernel's watchdog would then mark them
+    // unstable, which rewrites running code, and that an emulated machine of two processors may not survive.
+    let mut append = String::from("console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable");
     append.push_str(&parameter("agent", &xtask)?);
     append.push_str(&parameter("kmods", &machine.kernel.lib.join("modules"))?);
     if machine.out.is_some() {
