@@ -95,6 +95,22 @@ impl Case {
         self
     }
 
+    /// A sample at that time, of one queue pair with those counts, and of devices.
+    pub fn sampled(&mut self, t_ns: u64, counts: QueueCounts, devices: Vec<Device>) {
+        let queue = QueueSample {
+            queue: QueueKind::Qp,
+            object: 1,
+            pointer: 10,
+            number: 17,
+            counts: counts.clone(),
+            ..QueueSample::default()
+        };
+        let observed = Observed { by: ObservedBy::Tap, ..Observed::default() };
+        let path = DataPath { observed, totals: counts, queues: vec![queue], ..DataPath::default() };
+        let process = ProcessSample { id: ALICE, data_path: Some(path), ..ProcessSample::default() };
+        self.0.push(&Record::Sample(Sample { t_ns, processes: vec![process], devices, ..Sample::default() }));
+    }
+
     pub fn findings(mut self) -> Vec<Finding> {
         self.0.push(&Record::Sample(Sample { t_ns: 10 * SECOND, ..Sample::default() }));
         examine(&self.0, &Settings::default()).findings

@@ -2,12 +2,11 @@
 
 use probe_user::doctor::Severity;
 use probe_user::sample::{
-    DataPath, Device, Facts, Header, Histogram, Machine, Observed, ObservedBy, Opcode, Placement,
-    ProcessSample, QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency, Record, Sample,
+    Device, Facts, Header, Histogram, Machine, Opcode, Placement, QueueCounts, QueueDetail, ReapLatency,
 };
 
 use super::case::{Case, SECOND, nic, with_nic};
-use crate::common::{ALICE, header};
+use crate::common::header;
 
 #[test]
 fn a_device_nearly_full() {
@@ -79,22 +78,7 @@ fn with_loss(counter: &'static str, slow_ns: u64) -> Case {
         let detail = QueueDetail { post_to_reap_ns: vec![latency], ..QueueDetail::default() };
         let counts =
             QueueCounts { wrs, post_calls: wrs, detail: Some(Box::new(detail)), ..QueueCounts::default() };
-        let queue = QueueSample {
-            queue: QueueKind::Qp,
-            object: 1,
-            pointer: 10,
-            number: 17,
-            counts: counts.clone(),
-            ..QueueSample::default()
-        };
-        let observed = Observed { by: ObservedBy::Tap, ..Observed::default() };
-        let path = DataPath { observed, totals: counts, queues: vec![queue], ..DataPath::default() };
-        case.0.push(&Record::Sample(Sample {
-            t_ns: second * SECOND,
-            processes: vec![ProcessSample { id: ALICE, data_path: Some(path), ..ProcessSample::default() }],
-            devices: vec![nic(&[(counter, second / 4 * 500)])],
-            ..Sample::default()
-        }));
+        case.sampled(second * SECOND, counts, vec![nic(&[(counter, second / 4 * 500)])]);
     }
     case
 }

@@ -3,29 +3,14 @@
 use std::collections::BTreeMap;
 
 use probe_user::doctor::{Diagnosis, Settings, Undecided, examine};
-use probe_user::sample::{
-    Call, DataPath, Observed, ObservedBy, Probe, ProcessSample, QueueCounts, QueueKind, QueueSample, Record,
-    Sample, Verdict,
-};
+use probe_user::sample::{Call, Probe, QueueCounts, Record, Verdict};
 
 use super::case::{Case, SECOND, busy};
-use crate::common::ALICE;
 
 /// Queue pairs that nobody saw being made, with those counts.
 fn met_running(counts: QueueCounts) -> Case {
     let mut case = Case::new();
-    let queue = QueueSample {
-        queue: QueueKind::Qp,
-        object: 1,
-        pointer: 10,
-        number: 17,
-        counts: counts.clone(),
-        ..QueueSample::default()
-    };
-    let observed = Observed { by: ObservedBy::Tap, ..Observed::default() };
-    let path = DataPath { observed, totals: counts, queues: vec![queue], ..DataPath::default() };
-    let process = ProcessSample { id: ALICE, data_path: Some(path), ..ProcessSample::default() };
-    case.0.push(&Record::Sample(Sample { t_ns: 10 * SECOND, processes: vec![process], ..Sample::default() }));
+    case.sampled(10 * SECOND, counts, Vec::new());
     case
 }
 
