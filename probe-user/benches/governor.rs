@@ -2,11 +2,11 @@
 //!
 //! `cargo xtask bench governor [PAIRS] [LOAD]` (root; `cargo test -p probe-user --bench governor` without optimisation).
 //! Stock perftest on the emulated device, natively. While one run of it goes on, it is watched at default settings for
-//! some tenths of a second and left alone for as long, in turn; what it did meanwhile the device's own counters tell. Each
-//! watched window is held against the two beside it, so that whatever else goes on on the machine falls on both. The
-//! median of many such pairs, and the interval that holds it with 95 % confidence, are told; beside them the same of
-//! windows that were all left alone, which is what the machine's noise alone makes of it. A rate may fall by what was
-//! allowed and that noise.
+//! two seconds and left alone for half a one, in turn; what it did meanwhile the device's own counters tell. The last half
+//! second of being watched is held against the two windows beside it, so that whatever else goes on on the machine falls
+//! on both; and so is, by itself, the first ("at first"). The median of many such pairs, and the interval that holds it
+//! with 95 % confidence, are told; beside them the same of windows that were all left alone, which is what the machine's
+//! noise alone makes of it. A rate may fall by what was allowed and that noise.
 //!
 //! Then one recording of a whole run for what is sampled, and latencies with and without. At most ten minutes in all.
 
@@ -22,6 +22,9 @@ use serde_json::Value;
 
 /// How long a load is watched, and left alone, at a time.
 const WINDOW: Duration = Duration::from_millis(500);
+/// After the first window of being watched, in which everything is looked at until the first look of the governor, and
+/// what that cost is saved again. It is told by itself.
+const SETTLES: Duration = Duration::from_millis(1000);
 /// How long pairs of windows of one load, or of runs, are taken at most.
 const MOST: Duration = Duration::from_secs(60);
 /// What is allowed unless something else is asked for: `--overhead` in percent.
@@ -104,8 +107,8 @@ fn main() {
         "in brackets the same of windows that were all not watched: what the machine's noise alone makes of it"
     );
     println!(
-        "{:<21} {:>9}   {:<42} {:<42} verdict",
-        "load", "msg/s", "a second: median, 95 % within", "a CPU second of the client"
+        "{:<21} {:>9}   {:<8} {:<42} {:<42} verdict",
+        "load", "msg/s", "at first", "a second: median, 95 % within", "a CPU second of the client"
     );
     for load in loads() {
         windows(load, pairs);
@@ -136,18 +139,26 @@ fn windows(load: &Load, pairs: usize) {
         return;
     };
     let pid = endless.client.0.id();
-    let (mut watched, mut bare) = (Vec::new(), vec![rate(pid, WINDOW)]);
+    let (mut first, mut watched, mut bare) = (Vec::new(), Vec::new(), vec![rate(pid, WINDOW)]);
     let began = Instant::now();
     for _ in 0..pairs {
         if began.elapsed() > MOST {
             break;
         }
         let mut counter = Command::new(env!("CARGO_BIN_EXE_rdma-probe"));
-        counter.args(["count", "--pid", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let more = std::env::var("MORE").unwrap_or_default();
+        counter
+            .args(["count", "--pid", &pid.to_string()])
+            .args(more.split_whitespace())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         let Ok(mut counter) = counter.spawn() else { break };
         let mut lines = BufReader::new(counter.stderr.take().expect("a pipe")).lines();
         let counts = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("counting"));
         let drain = thread::spawn(move || lines.for_each(drop));
+        thread::sleep(Duration::from_millis(
+            std::env::var("SETTLE").ok().and_then(|s| s.parse().ok()).unwrap_or(0),
+        ));
         watched.push(rate(pid, WINDOW).filter(|_| counts));
         // SAFETY: a child of this program that was not waited for yet.
         unsafe { libc::kill(counter.id().cast_signed(), libc::SIGINT) };
@@ -155,16 +166,18 @@ fn windows(load: &Load, pairs: usize) {
         let _ = drain.join();
         bare.push(rate(pid, WINDOW));
     }
-    let of = |which: fn(&Rate) -> f64| {
+    let of = |watched: &[Option<Rate>], which: fn(&Rate) -> f64| {
         let figures = |rates: &[Option<Rate>]| rates.iter().map(|rate| rate.as_ref().map(which)).collect();
-        Compared::of(figures(&watched), figures(&bare))
+        Compared::of(figures(watched), figures(&bare))
     };
-    let (rate, cpu) = (of(|rate| rate.a_second), of(|rate| rate.a_cpu_second));
+    let (at_first, rate) = (of(&first, |rate| rate.a_second), of(&watched, |rate| rate.a_second));
+    let cpu = of(&watched, |rate| rate.a_cpu_second);
     let mut rates: Vec<f64> = bare.iter().flatten().map(|rate| rate.a_second).collect();
     println!(
-        "{:<21} {:>9.0}   {:<42} {:<42} {}",
+        "{:<21} {:>9.0}   {:<8.3} {:<42} {:<42} {}",
         load.name,
         middle(&mut rates),
+        at_first.watched.0,
         rate.text(),
         cpu.text(),
         rate.verdict()
@@ -342,7 +355,7 @@ fn whole(load: &Load) {
 
 fn latencies(program: &'static str, pairs: usize) {
     // Long enough for what a recording does at first, when it looks at everything, to be less than a hundredth of it.
-    let load = Load { name: program, program, arguments: "-s 64 -n 2000000", truth: [0.0; 3] };
+    let load = Load { name: program, program, arguments: "-s 64 -n 50000", truth: [0.0; 3] };
     let one = |recorded| run(&load, recorded).and_then(|run| run.latency);
     let (mut watched, mut bare) = (Vec::new(), vec![one(false)]);
     let began = Instant::now();

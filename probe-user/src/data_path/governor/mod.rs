@@ -6,6 +6,7 @@
 //! becomes busy, is saved again later.
 
 mod flags;
+mod own_time;
 mod plan;
 mod process;
 mod slices;
@@ -23,6 +24,7 @@ pub use flags::Flags;
 pub use plan::Allowed;
 pub use slices::SlicesTold;
 
+use self::own_time::OwnTime;
 use self::process::Process;
 use self::slices::Slices;
 use super::group::Group;
@@ -34,8 +36,8 @@ use crate::collect::wire::PlainSlice;
 const TICK: Duration = Duration::from_millis(20);
 /// The same while every operation of some kind is looked at: a program that suddenly does a lot pays in full for so long.
 const SHORT_TICK: Duration = Duration::from_millis(5);
-/// The looks may take one CPU divided by this.
-const OWN_SHARE: u32 = 50;
+/// And while such a program has only just been met: a busy one pays for every operation until it was looked at.
+const FIRST_TICK: Duration = Duration::from_millis(2);
 
 /// The governor of a recording.
 pub struct Governor {
@@ -134,6 +136,7 @@ impl Shared {
 
 fn run(shared: &Shared) {
     let mut state = shared.lock();
+    let mut own_time = OwnTime::new();
     let mut sleep = TICK;
     while !state.end {
         let wait = state.slices.until_change(Instant::now()).map_or(sleep, |change| change.min(sleep));
@@ -141,24 +144,25 @@ fn run(shared: &Shared) {
         if state.end {
             return;
         }
-        let began = own_cpu_time();
         state.look();
-        let tick = if state.processes.values().any(Process::is_unbounded) { SHORT_TICK } else { TICK };
-        // Its time on a processor: attaching is mostly waiting, and a program pays while nobody looks.
-        sleep = tick.max(own_cpu_time().saturating_sub(began) * OWN_SHARE);
+        sleep = own_time.sleep(state.tick());
     }
 }
 
-/// CPU time of this thread; nothing where the kernel does not tell.
-fn own_cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the one value it is given.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    let part = |n: i64| u64::try_from(n).unwrap_or(0);
-    Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
-}
-
 impl State {
+    /// Time to the next look.
+    fn tick(&self) -> Duration {
+        let unbounded = |process: &&Process| process.is_unbounded();
+        let mut processes = self.processes.values().filter(unbounded).peekable();
+        if processes.peek().is_none() {
+            TICK
+        } else if processes.any(Process::is_new) {
+            FIRST_TICK
+        } else {
+            SHORT_TICK
+        }
+    }
+
     fn look(&mut self) {
         let now = Instant::now();
         let functions = self.look_at_processes(now);

@@ -1,6 +1,6 @@
 //! One process that is looked after: how much it does, what it pays, and what it is asked for.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use probe_common::site::{Rates, STREAMS};
 use probe_common::wire::{Spent, hits, part};
@@ -24,6 +24,9 @@ const CPU_AT_FIRST: f64 = 0.5;
 const SAVED_S: f64 = 0.5;
 /// So many hits between two looks are a rate.
 const MANY: u64 = 50;
+/// A process is new until so many looks have seen something, and at most for so long.
+const FIRST_LOOKS: u32 = 5;
+const NEW: Duration = Duration::from_secs(1);
 /// Times a process that is hit at sites of ours is searched for them.
 const SEARCHES: u32 = 50;
 
@@ -40,6 +43,9 @@ pub struct Process {
     /// Beyond what is allowed; less than nothing where something was saved.
     debt_ns: f64,
     searches: u32,
+    met: Instant,
+    /// Looks that saw something.
+    looks: u32,
     /// It was hit at functions of a provider.
     at_functions: bool,
 }
@@ -56,7 +62,8 @@ impl Process {
         let seen = AT_FIRST.map(|exponent| Seen { exponent, ..Seen::default() });
         let cpu_ns = cpu_ns(pid).unwrap_or(0);
         let spent = Spent::default();
-        let last = Some(Last { at: Instant::now(), spent, cpu_ns });
+        let met = Instant::now();
+        let last = Some(Last { at: met, spent, cpu_ns });
         Self {
             pid,
             flags: Flags::default(),
@@ -66,6 +73,8 @@ impl Process {
             cpu: CPU_AT_FIRST,
             debt_ns: 0.0,
             searches: 0,
+            met,
+            looks: 0,
             at_functions: false,
         }
     }
@@ -80,6 +89,11 @@ impl Process {
     /// True where every operation of some kind is looked at: all that bounds what this costs is the next look.
     pub fn is_unbounded(&self) -> bool {
         self.flags.any() && self.asked.contains(&0)
+    }
+
+    /// True where it was hardly looked at yet.
+    pub fn is_new(&self) -> bool {
+        self.looks < FIRST_LOOKS && self.met.elapsed() < NEW
     }
 
     pub fn restore(&self) {
@@ -112,6 +126,7 @@ impl Process {
         self.debt_ns = self.debt_ns.max(-allowed.overhead * self.cpu * SAVED_S * 1e9);
         let new = |kind: usize| spent.hits[kind].saturating_sub(last.spent.hits[kind]);
         let at_sites: u64 = (0..STREAMS).map(new).sum();
+        self.looks = self.looks.saturating_add(u32::from(at_sites > 0));
         if at_sites > 0 && !self.flags.any() && self.searches < SEARCHES {
             self.searches += 1;
             self.look(taps);
