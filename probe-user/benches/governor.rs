@@ -146,19 +146,13 @@ fn windows(load: &Load, pairs: usize) {
             break;
         }
         let mut counter = Command::new(env!("CARGO_BIN_EXE_rdma-probe"));
-        let more = std::env::var("MORE").unwrap_or_default();
-        counter
-            .args(["count", "--pid", &pid.to_string()])
-            .args(more.split_whitespace())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
+        counter.args(["count", "--pid", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::piped());
         let Ok(mut counter) = counter.spawn() else { break };
         let mut lines = BufReader::new(counter.stderr.take().expect("a pipe")).lines();
         let counts = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("counting"));
         let drain = thread::spawn(move || lines.for_each(drop));
-        thread::sleep(Duration::from_millis(
-            std::env::var("SETTLE").ok().and_then(|s| s.parse().ok()).unwrap_or(0),
-        ));
+        first.push(rate(pid, WINDOW).filter(|_| counts));
+        thread::sleep(SETTLES);
         watched.push(rate(pid, WINDOW).filter(|_| counts));
         // SAFETY: a child of this program that was not waited for yet.
         unsafe { libc::kill(counter.id().cast_signed(), libc::SIGINT) };
