@@ -225,10 +225,11 @@ impl LibraryProbes {
 
 /// Detaches many at a time: one after the other would hold up the profiler's end for seconds.
 pub fn drop_links(links: Vec<Link>) {
+    let threads = links.len().min(4 * AT_ONCE);
     let links = Mutex::new(links);
     let next = || links.lock().unwrap_or_else(PoisonError::into_inner).pop();
     thread::scope(|scope| {
-        for _ in 0..4 * AT_ONCE {
+        for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(link) = next() {
                     drop(link);

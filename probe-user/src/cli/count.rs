@@ -147,13 +147,19 @@ fn table(readings: &BTreeMap<ProcessId, Reading>, out: &mut impl Write) -> io::R
             }
         }
         if let Some(share) = reading.overhead {
-            writeln!(out, "  hits have cost {:.2} % of its CPU time", share * 100.0)?;
+            write!(out, "  hits have cost {:.2} % of its CPU time", share * 100.0)?;
+            let own = reading
+                .profiler
+                .map(|cpus| format!("; the profiler itself takes {:.1} % of a CPU", cpus * 100.0));
+            writeln!(out, "{}", own.unwrap_or_default())?;
         }
         let parts = ["posts", "polls"].into_iter().zip(&reading.slices);
         for (part, slices) in parts.filter_map(|(part, slices)| Some((part, slices.as_ref()?))) {
+            let bound =
+                slices.error.map_or("of unknown error".to_owned(), |e| format!("±{:.1} %", e * 100.0));
             write!(
                 out,
-                "  the provider's {part}: {} slices, {:.2} times as slow in them",
+                "  the provider's {part}: {} slices, {:.2} times as slow in them; estimates {bound}",
                 slices.slices, slices.slowdown
             )?;
             writeln!(out, "{}", slices.refused.iter().map(|why| format!("; {why}")).collect::<String>())?;

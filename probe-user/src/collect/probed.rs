@@ -102,6 +102,7 @@ impl Told {
             hit_ns: cost.and_then(|cost| cost.hit_ns),
             // Rounded: a trace need not tell of each millionth more.
             overhead: reading.overhead.map(|share| rounded(share, 5)),
+            profiler: reading.profiler.map(|cpus| rounded(cpus, 3)),
             slice_slowdown: slices().map(|slices| rounded(slices.slowdown, 2)).reduce(f64::max),
             ..trust(by, &reading.objects.iter().collect::<Vec<_>>(), reading)
         };
@@ -177,6 +178,13 @@ fn slices_of<'r>(object: &Object, reading: &'r Reading) -> Option<&'r SlicesTold
     object.ended_ns.is_none_or(|ended_ns| ended_ns > slices.since_ns).then_some(slices)
 }
 
+/// True where no other queue of its kind does anything.
+fn is_only(object: &Object, reading: &Reading) -> bool {
+    let is_cq = |object: &Object| object.kind == Kind::Cq;
+    let others = reading.objects.iter().filter(|other| is_cq(other) == is_cq(object) && other.calls() > 0);
+    others.count() <= 1
+}
+
 fn rounded(figure: f64, digits: i32) -> f64 {
     let scale = 10_f64.powi(digits);
     (figure * scale).round() / scale
@@ -234,13 +242,18 @@ fn queue(name: u64, object: &Object, reading: &Reading) -> QueueSample {
         }
     }
     counted.detail = detail(object).map(Box::new);
+    let seen = trust(observed_by(object.source), &[object], reading);
     QueueSample {
         queue: object.kind.into(),
         object: name,
         pointer: object.address,
         number: object.number,
         gone: object.ended_ns.is_some(),
-        observed: Some(trust(observed_by(object.source), &[object], reading)),
+        observed: Some(Observed {
+            // What slices differ by is known of all queues together only.
+            error: seen.error.filter(|_| slices_of(object, reading).is_none() || is_only(object, reading)),
+            ..seen
+        }),
         counts: counted,
     }
 }

@@ -64,6 +64,15 @@ pub enum Asking {
     Governed(Governor),
 }
 
+impl Asking {
+    fn governor(&self) -> Option<&Governor> {
+        match self {
+            Self::Governed(governor) => Some(governor),
+            Self::Everything { .. } => None,
+        }
+    }
+}
+
 /// Keeps the file's inode from being used again while its number marks it as attached.
 struct HeldFile {
     file: Arc<File>,
@@ -223,7 +232,8 @@ impl Attacher {
         points.sort();
         let file = Arc::clone(&held.file);
         let mut unleft = HashSet::new();
-        let (mut groups, mut links) = (Vec::new(), Vec::new());
+        let is_governed = !own_sites::is_own(shown);
+        let hold = self.asking.governor().filter(|_| is_governed).map(Governor::hold);
         for turn in [Turn::First, Turn::Then, Turn::Last] {
             let now: Vec<Point> = points
                 .iter()
@@ -240,19 +250,15 @@ impl Attacher {
                     }
                     probes.push(told(point, shown, self.verdict(outcome.as_ref().err())));
                 }
-                if let Ok((group, put)) = outcome {
-                    let part = group.part;
-                    groups.push(group);
-                    links.extend(put.into_iter().map(|link| (turn, part, link)));
+                let Ok((group, put)) = outcome else { continue };
+                match self.asking.governor().filter(|_| is_governed) {
+                    // At once: a program that is busy pays for them already, and may be spared the rest for now.
+                    Some(governor) => governor.take(group, put),
+                    None => self.links.extend(put.into_iter().map(|link| (turn, link))),
                 }
             }
         }
-        match &self.asking {
-            Asking::Governed(governor) if !own_sites::is_own(shown) && !links.is_empty() => {
-                governor.take(groups, links.into_iter().map(|(_, part, link)| (part, link)).collect());
-            }
-            _ => self.links.extend(links.into_iter().map(|(turn, _, link)| (turn, link))),
-        }
+        drop(hold);
         if !probes.is_empty() {
             self.costs.calibrate(&self.programs);
         }

@@ -9,7 +9,7 @@ use probe_common::counters::{CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq
 use probe_common::wire::part;
 use serde::Serialize;
 
-use super::{Calibration, Costs, HitCost, SlicesTold, Spending, Targets, Told};
+use super::{Calibration, Costs, HitCost, Own, SlicesTold, Spending, Targets, Told};
 use crate::attach::{LoadError, Programs};
 use crate::collect::wire::{DataPathTables, PlainObjectKey};
 use crate::sample::{Histogram, ProcessId};
@@ -186,6 +186,8 @@ pub struct Reading {
     pub unmatched: u64,
     /// Share of the process's CPU time that hits have cost so far; `None` where that is not known.
     pub overhead: Option<f64>,
+    /// CPUs that the profiler itself uses, for all it watches; `None` where that is not known.
+    pub profiler: Option<f64>,
     /// How functions of providers are watched, where not all the time: posts, and polls.
     pub slices: [Option<SlicesTold>; part::COUNT],
 }
@@ -227,6 +229,7 @@ pub struct Counting {
     tables: DataPathTables,
     costs: Costs,
     spending: Spending,
+    own: Own,
     told: Told,
     /// What is no longer in the table, by process.
     gone: BTreeMap<ProcessId, Reading>,
@@ -245,7 +248,8 @@ impl Counting {
         told: Told,
     ) -> Result<Self, LoadError> {
         let spending = Spending::new(targets, costs.clone());
-        Ok(Self { tables: programs.take_data_path()?, costs, spending, told, gone: BTreeMap::new() })
+        let (tables, own) = (programs.take_data_path()?, Own::begin());
+        Ok(Self { tables, costs, spending, own, told, gone: BTreeMap::new() })
     }
 
     /// See [`Costs::calibration_within`]; measured now, if it was not.
@@ -293,9 +297,10 @@ impl Counting {
             all.entry(id).or_default().failures = nearest(&failures);
         }
         self.read_latencies(&mut all);
-        let slices = self.told.slices();
+        let (slices, profiler) = (self.told.slices(), self.own.share());
         for (id, reading) in &mut all {
             reading.overhead = self.spending.share(id.pid);
+            reading.profiler = profiler;
             reading.slices.clone_from(&slices);
             reading.unmatched += reading.objects.iter().map(|object| object.unmatched).sum::<u64>();
             reading.objects = once_each(std::mem::take(&mut reading.objects));

@@ -19,4 +19,4 @@ pub use attacher::{Asking, Attacher};
 pub use cost::{Calibration, Costs, HitCost};
 pub use counting::{Counting, Details, Failed, Failure, Object, Reading, ReapLatency, Source};
 pub use governor::{Allowed, Governor, SlicesTold, Told};
-pub use spending::{Spending, Targets};
+pub use spending::{Own, Spending, Targets};

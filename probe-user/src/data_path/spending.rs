@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as BpfMap, MapData, MapError};
 use probe_common::wire::{Spent, Target};
@@ -129,9 +130,57 @@ impl Spending {
     }
 }
 
+/// What this profiler itself takes: beside what it watches, on any processor.
+#[derive(Debug)]
+pub struct Own {
+    since: Instant,
+    cpu_before: u64,
+    share: Option<f64>,
+}
+
+impl Own {
+    /// Told is what was used in about the last so long.
+    const WINDOW: Duration = Duration::from_secs(2);
+
+    /// From now on.
+    pub fn begin() -> Self {
+        Self { since: Instant::now(), cpu_before: own_cpu_ns(), share: None }
+    }
+
+    /// CPUs that were used lately: 0.01 is a hundredth of one. At first, since it began.
+    pub fn share(&mut self) -> Option<f64> {
+        let elapsed = self.since.elapsed();
+        let lately = || {
+            let used = own_cpu_ns().saturating_sub(self.cpu_before) as f64;
+            used / elapsed.as_nanos().max(1) as f64
+        };
+        if elapsed >= Self::WINDOW {
+            *self = Self { share: Some(lately()), ..Self::begin() };
+        } else if self.share.is_none() {
+            return Some(lately());
+        }
+        self.share
+    }
+}
+
+fn own_cpu_ns() -> u64 {
+    cpu_ns(std::process::id()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_this_process_takes_is_told_as_it_goes() {
+        let mut own = Own::begin();
+        let before = own_cpu_ns();
+        let mut n = 0_u64;
+        while own_cpu_ns() < before + 1_000_000 {
+            n = std::hint::black_box(n + 1);
+        }
+        assert!(own.share().is_some_and(|share| share > 0.0));
+    }
 
     #[test]
     fn cpu_time_grows_with_work_and_a_process_that_is_not_there_has_none() {

@@ -151,6 +151,9 @@ pub struct Observed {
     /// programs, by its CPU time. 0.01 is 1 %.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<f64>,
+    /// CPUs that the profiler itself uses, beside what hits cost and for all it watches: 0.01 is a hundredth of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profiler: Option<f64>,
     /// How many times as long the process takes while a slice of time is watched, where it is watched in slices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice_slowdown: Option<f64>,
@@ -167,6 +170,7 @@ impl Default for Observed {
             instruction: None,
             hit_ns: None,
             overhead: None,
+            profiler: None,
             slice_slowdown: None,
         }
     }

@@ -173,6 +173,7 @@ pub fn every_figure_of_the_data_path() -> DataPath {
         instruction: Some(Instruction::Emulated),
         hit_ns: Some(400),
         overhead: Some(0.0094),
+        profiler: Some(0.012),
         slice_slowdown: Some(1.8),
     };
     let queue = |queue, object, pointer, number, counts| QueueSample {

@@ -6,7 +6,7 @@
  * The device itself is any character device at /dev/infiniband, announced in the folder SYSFS_PATH. ioctl() on it says
  * that the kernel has none, and libibverbs takes the older commands by write(). What the library maps of the device is
  * memory that nobody reads. For mlx5 there is also a device: a thread that follows the doorbell records, reads the
- * entries of work queues and writes those of completion queues.
+ * entries of work queues and writes those of completion queues; one in UVERBS_PACE_NS, or as fast as it can.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,6 +26,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST 4096
@@ -43,6 +44,7 @@ struct queue {
 	__be32 *doorbells;
 	uint32_t send_blocks, user_index, peer;
 	uint16_t sent, received;
+	uint64_t free_ns;
 	struct completions *of_sends, *of_receives;
 };
 
@@ -90,8 +92,19 @@ static uint16_t doorbell(const struct queue *queue, int which)
 	return be32toh(__atomic_load_n(&queue->doorbells[which], __ATOMIC_ACQUIRE));
 }
 
-/* What was posted to a queue pair since it was last looked at is done, but for a send to which no receive was posted. */
-static void serve(uint32_t number)
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+/*
+ * What was posted to a queue pair since it was last looked at is done, but for a send to which no receive was posted, and
+ * for what takes longer than until `now`.
+ */
+static void serve(uint32_t number, uint64_t pace, uint64_t now)
 {
 	struct queue *queue = &queues[number - FIRST_QP], *peer;
 	uint16_t posted = doorbell(queue, MLX5_SND_DBR);
@@ -103,6 +116,9 @@ static void serve(uint32_t number)
 
 		if (!sixteenths)
 			abort();
+		if (pace && queue->free_ns + pace > now)
+			return;
+		queue->free_ns += pace;
 		if (opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_SEND_IMM) {
 			peer = &queues[(queue->peer - FIRST_QP) % MOST];
 			if (!peer->doorbells || peer->received == doorbell(peer, MLX5_RCV_DBR))
@@ -113,17 +129,21 @@ static void serve(uint32_t number)
 			complete(queue->of_sends, queue, number, opcode, queue->sent, MLX5_CQE_REQ);
 		queue->sent += (sixteenths + 3) / 4;
 	}
+	queue->free_ns = now;
 }
 
 static void *device(void *unused)
 {
+	const char *pace = getenv("UVERBS_PACE_NS");
+
 	for (;;) {
+		uint64_t now = now_ns();
 		uint32_t n;
 
 		pthread_mutex_lock(&lock);
 		for (n = 0; n < MOST; n++)
 			if (queues[n].doorbells)
-				serve(FIRST_QP + n);
+				serve(FIRST_QP + n, pace ? strtoull(pace, NULL, 10) : 0, now);
 		pthread_mutex_unlock(&lock);
 		usleep(50);
 	}

@@ -1,6 +1,9 @@
 //! What the tests of recordings share: running the recorder, and reading what it wrote.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub mod announced;
+pub mod steady;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -54,6 +54,12 @@ pub fn cost(model: &Model) -> Option<f64> {
     living.filter_map(|p| p.data_path.observed.overhead).reduce(f64::max)
 }
 
+/// CPUs that the profiler itself uses; `None` where it does not tell.
+pub fn profiler(model: &Model) -> Option<f64> {
+    let living = model.processes.values().filter(|p| !p.info.exited);
+    living.filter_map(|p| p.data_path.observed.profiler).reduce(f64::max)
+}
+
 /// Why no process is watched, as far as the sources say.
 pub fn why_none(model: &Model) -> String {
     let told =
@@ -109,6 +115,8 @@ mod tests {
             let process = model.processes.entry(ProcessId { pid, start_ns: 1 }).or_default();
             process.data_path.observed.overhead = overhead;
         }
-        assert_eq!(cost(&model), Some(0.009));
+        assert_eq!((cost(&model), profiler(&model)), (Some(0.009), None));
+        model.processes.values_mut().for_each(|process| process.data_path.observed.profiler = Some(0.012));
+        assert_eq!(profiler(&model), Some(0.012));
     }
 }

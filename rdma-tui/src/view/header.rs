@@ -39,7 +39,10 @@ fn what(buf: &mut Buffer, area: Rect, context: Context<'_>) {
         n => right.push((format!("▲ {} lost", count(n as f64)), theme.bad())),
     }
     if let Some(cost) = data_path::cost(&world.model) {
-        right.push((format!("cost {:.1}%", cost * 100.0), theme.dim()));
+        // What the profiler takes beside is the first thing to go where there is no room.
+        let own = data_path::profiler(&world.model).filter(|_| area.width >= 100);
+        let own = own.map(|cpus| format!(" + profiler {:.1}% of a CPU", cpus * 100.0)).unwrap_or_default();
+        right.push((format!("cost {:.1}%{own}", cost * 100.0), theme.dim()));
     }
     let used: usize = right.iter().map(|(text, _)| text.width() + 2).sum();
     let room = usize::from(area.width).saturating_sub(used + 12);

@@ -5,6 +5,7 @@
 //! where that is cheap enough, else in slices of time. What is spent too much, before the first look or when a program
 //! becomes busy, is saved again later.
 
+mod estimate;
 mod flags;
 mod own_time;
 mod plan;
@@ -38,6 +39,8 @@ const TICK: Duration = Duration::from_millis(20);
 const SHORT_TICK: Duration = Duration::from_millis(5);
 /// And while such a program has only just been met: a busy one pays for every operation until it was looked at.
 const FIRST_TICK: Duration = Duration::from_millis(2);
+/// Where nothing has changed for a while, a look can wait for so many times as long: each costs some 50 µs of CPU time.
+const CALM: u32 = 4;
 
 /// The governor of a recording.
 pub struct Governor {
@@ -58,6 +61,8 @@ struct State {
     allowed: Allowed,
     /// The tap's sites are wanted too.
     taps: bool,
+    /// Functions are being put under watch.
+    holds: usize,
     end: bool,
 }
 
@@ -90,7 +95,8 @@ impl Governor {
         told: Told,
     ) -> std::io::Result<Self> {
         let slices = Slices::new(slice, told);
-        let state = State { processes: HashMap::new(), slices, costs, targets, allowed, taps, end: false };
+        let state =
+            State { processes: HashMap::new(), slices, costs, targets, allowed, taps, holds: 0, end: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), bell: Condvar::new() });
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("governor".to_owned()).spawn(move || run(&of_thread))?;
@@ -109,10 +115,16 @@ impl Governor {
         self.shared.lock().processes.remove(&pid);
     }
 
-    /// Functions of a provider have been put under watch; the governor decides from now on when.
-    pub fn take(&self, groups: Vec<Group>, links: Vec<(usize, Link)>) {
-        self.shared.lock().slices.add(groups, links);
+    /// A program has been put in place at functions of a provider; the governor decides from now on when it is.
+    pub fn take(&self, group: Group, links: Vec<Link>) {
+        self.shared.lock().slices.add(group, links);
         self.shared.bell.notify_all();
+    }
+
+    /// More functions are about to be taken: no slice begins as long as this is held, for it would see a part of them only.
+    pub fn hold(&self) -> Hold {
+        self.shared.lock().holds += 1;
+        Hold(Arc::clone(&self.shared))
     }
 
     /// Detaches from the functions of providers, and leaves all processes as they were.
@@ -125,6 +137,16 @@ impl Governor {
         let mut state = self.shared.lock();
         state.processes.values().for_each(Process::restore);
         state.slices.end();
+    }
+}
+
+/// See [`Governor::hold`].
+pub struct Hold(Arc<Shared>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.lock().holds -= 1;
+        self.0.bell.notify_all();
     }
 }
 
@@ -152,21 +174,21 @@ fn run(shared: &Shared) {
 impl State {
     /// Time to the next look.
     fn tick(&self) -> Duration {
-        let unbounded = |process: &&Process| process.is_unbounded();
-        let mut processes = self.processes.values().filter(unbounded).peekable();
-        if processes.peek().is_none() {
-            TICK
-        } else if processes.any(Process::is_new) {
-            FIRST_TICK
-        } else {
-            SHORT_TICK
+        let processes = || self.processes.values();
+        let mut unbounded = processes().filter(|process| process.is_unbounded()).peekable();
+        let is_unbounded = unbounded.peek().is_some();
+        if unbounded.any(Process::is_new) {
+            return FIRST_TICK;
         }
+        let tick = if is_unbounded || self.slices.are_new() { SHORT_TICK } else { TICK };
+        let calm = !self.slices.are_unbounded() && processes().all(Process::is_calm);
+        if calm { tick * CALM } else { tick }
     }
 
     fn look(&mut self) {
         let now = Instant::now();
         let functions = self.look_at_processes(now);
-        if self.slices.look(now, &functions, &self.costs, &self.allowed) {
+        if self.slices.look(now, &functions, &self.costs, &self.allowed, self.holds == 0) {
             let meanwhile = self.look_at_processes(Instant::now());
             self.slices.opened(&meanwhile, &self.allowed);
         }
@@ -187,7 +209,7 @@ impl State {
         for (pid, process) in &mut self.processes {
             let spent = hit.get(pid).copied().unwrap_or_default();
             let of_process = process.look_at(&spent, now, &self.costs, &self.allowed, taps);
-            functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.add(part));
+            functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.join(part));
         }
         functions
     }

@@ -44,6 +44,14 @@ impl Seen {
         (self.hits as f64 / self.seconds.max(1e-9)).max(self.lately) * self.one_in()
     }
 
+    /// True where so many hits in so many seconds are far more than before.
+    pub fn is_passed_by(&self, hits: u64, seconds: f64) -> bool {
+        /// Fewer are nothing to hurry for.
+        const FEW: f64 = 100.0;
+        let before = self.hits as f64 / self.seconds.max(1e-9) * seconds;
+        hits as f64 > 2.0 * before + FEW
+    }
+
     /// Operations a second, at most: with 98 % confidence there are no more. Without a hit that is as many as may have
     /// gone unnoticed.
     pub fn at_most(&self) -> f64 {
@@ -140,8 +148,8 @@ pub fn slowdown(share: f64) -> f64 {
 /// Decides after a slice.
 pub fn next(seen: &SliceSeen, allowed: &Allowed) -> Next {
     /// One slice in about this time.
-    const PERIOD: f64 = 1.0;
-    let (shortest, longest) = (0.005, 0.2);
+    const PERIOD: f64 = 0.5;
+    let (shortest, longest) = (0.002, 0.2);
     if seen.single_stepped && slowdown(seen.share) > allowed.max_slowdown {
         return Next::Refused(slowdown(seen.share));
     }
@@ -152,71 +160,26 @@ pub fn next(seen: &SliceSeen, allowed: &Allowed) -> Next {
     Next::Slices(Duration::from_secs_f64(length))
 }
 
-/// For how long a slice counts, and what each call in it stands for: what has happened since the slice before and
-/// happens in this one. Hits take `share` of the time in it, in which the program would have got further: so much longer
-/// it counts.
-pub fn weight(since_last: Duration, wanted: Duration, share: f64) -> (u64, Duration) {
-    let useful = 1.0 - share.clamp(0.0, 0.95);
-    let (gap, wanted) = (since_last.as_secs_f64(), wanted.as_secs_f64().max(0.001));
-    // W calls for each one seen: gap + length = W · length · useful, and W is a whole number.
-    let weight = ((gap + wanted) / (wanted * useful)).round().max(2.0);
-    let length = gap / (weight * useful - 1.0).max(1e-3);
-    (weight as u64, Duration::from_secs_f64(length.clamp(0.001, wanted * 2.0)))
+/// What each call in a slice stands for: what has happened in the `gap` before, and in its own `length`, `correction` times
+/// as much as in a slice. Where it is known what the tables lack by its end, and how many calls are to be expected in it,
+/// that is made up for: what slices before were wrong about is not carried on.
+pub fn weight(gap: Duration, length: Duration, correction: f64, lacking: Option<(f64, f64)>) -> u64 {
+    /// So many times as much, or as little, as the time alone says.
+    const MOST: f64 = 4.0;
+    let (gap, length) = (gap.as_secs_f64(), length.as_secs_f64().max(1e-6));
+    let by_time = (gap + length) / length * correction;
+    let by_lack = lacking.map_or(by_time, |(lacking, expected)| lacking / expected);
+    if !by_time.is_finite() {
+        return 1;
+    }
+    let weight = if by_lack.is_finite() { by_lack.clamp(by_time / MOST, by_time * MOST) } else { by_time };
+    (weight.round() as u64).max(1)
 }
 
 /// What each call in a slice of this length stands for, where hits take `share` of the time in it.
 pub fn weight_of(since_last: Duration, length: Duration, share: f64) -> u64 {
     let useful = length.as_secs_f64() * (1.0 - share.clamp(0.0, 0.95));
     (((since_last + length).as_secs_f64() / useful.max(1e-6)).round() as u64).max(1)
-}
-
-/// How much a program gets done in a slice, by what it does outside, from pairs of both rates; and how far that may be
-/// off (95 %), as a part of it. `None` as long as there is no pair.
-pub fn progress(compared: &[(f64, f64)]) -> Option<(f64, f64)> {
-    let ratios: Vec<f64> = compared.iter().map(|(inside, outside)| inside / outside).collect();
-    let n = ratios.len() as f64;
-    let mean =
-        compared.iter().map(|pair| pair.0).sum::<f64>() / compared.iter().map(|pair| pair.1).sum::<f64>();
-    if !mean.is_finite() || mean <= 0.0 {
-        return None;
-    }
-    // What hits take can only slow a program down.
-    let progress = mean.clamp(0.05, 1.0);
-    if ratios.len() < 3 {
-        return Some((progress, 1.0));
-    }
-    let variance = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    Some((progress, students_t(ratios.len() - 1) * (variance / n).sqrt() / mean))
-}
-
-/// How far a correction by what hits take may be off.
-pub fn doubt(share: f64) -> f64 {
-    // A program that waits for its device does not lose what hits take: then the correction is too much by all of it. One
-    // that does not wait is corrected by what a hit costs, which is known to a fifth.
-    share.max(0.2 * share / (1.0 - share.min(0.99)))
-}
-
-/// Relative error bound (95 %) of what slices estimate: how much they differ, and how far off their correction may be.
-/// `rates` are those found in each slice, `unseen` the part of the time after the last one. `None` where that bounds
-/// nothing: too few slices, or too different ones.
-pub fn slices_error(rates: &[f64], doubt: f64, unseen: f64) -> Option<f64> {
-    let n = rates.len() as f64;
-    let mean = rates.iter().sum::<f64>() / n;
-    if rates.len() < 3 || mean <= 0.0 {
-        return None;
-    }
-    let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    let between = students_t(rates.len() - 1) * (variance / n).sqrt() / mean;
-    let error = between + doubt + unseen;
-    (error < 1.0).then_some(error)
-}
-
-/// How many standard errors hold a mean with 95 % confidence (Student's distribution, two-sided): of few slices it is
-/// hardly known how much they differ.
-fn students_t(degrees_of_freedom: usize) -> f64 {
-    const SMALL: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
-    let known = degrees_of_freedom.checked_sub(1).and_then(|place| SMALL.get(place));
-    known.copied().unwrap_or(1.96 + 2.6 / degrees_of_freedom as f64)
 }
 
 #[cfg(test)]
@@ -300,6 +263,13 @@ mod tests {
     }
 
     #[test]
+    fn many_more_hits_than_before_are_no_calm() {
+        let steady = Seen { hits: 10_000, seconds: 1.0, ..Seen::default() };
+        assert!(!steady.is_passed_by(200, 0.02) && steady.is_passed_by(1000, 0.02));
+        assert!(!Seen::default().is_passed_by(50, 0.02) && Seen::default().is_passed_by(500, 0.02));
+    }
+
+    #[test]
     fn exponents_do_not_swing_where_the_cost_is_near_the_bound() {
         let rates = [3e6, 3e6, 0.0, 1e5];
         let mut now = exponents(&seen(rates, [0; 4]), 400.0, 1e7);
@@ -315,10 +285,10 @@ mod tests {
         let wild =
             [Seen { hits: u64::MAX, seconds: 0.0, exponent: u32::MAX, lately: f64::INFINITY }; STREAMS];
         assert_eq!(exponents(&wild, f64::MAX, 0.0)[0], LARGEST);
-        let (weight, length) = weight(Duration::ZERO, Duration::ZERO, f64::NAN);
-        assert!(weight >= 2 && length > Duration::ZERO);
-        for few in [&[][..], &[5.0, 5.0], &[0.0, 0.0, 0.0], &[1.0, 1.0, 90.0]] {
-            assert_eq!(slices_error(few, 0.0, 0.0), None, "{few:?}");
+        let second = Duration::from_secs(1);
+        for lacking in [Some((f64::NAN, 0.0)), Some((1.0, 0.0)), Some((-5.0, 1.0)), None] {
+            assert!(weight(Duration::ZERO, Duration::ZERO, f64::NAN, lacking) >= 1);
+            assert!((2..5000).contains(&weight(second, second / 100, 1.0, lacking)), "{lacking:?}");
         }
     }
 
@@ -336,40 +306,21 @@ mod tests {
         let allowed = Allowed::default();
         let after = |share, single_stepped| next(&SliceSeen { share, single_stepped }, &allowed);
         assert_eq!(after(0.001, false), Next::Always);
-        assert!(matches!(after(0.5, false), Next::Slices(length) if length == Duration::from_millis(20)));
+        assert!(matches!(after(0.5, false), Next::Slices(length) if length == Duration::from_millis(10)));
         assert!(matches!(after(0.99, false), Next::Slices(_)), "emulated ones are slow only in short slices");
         assert!(matches!(after(0.5, true), Next::Refused(slowdown) if slowdown > 1.5));
         assert!(matches!(after(0.2, true), Next::Slices(_)));
     }
 
     #[test]
-    fn a_slice_stands_for_the_time_before_it_and_for_what_hits_took() {
-        for (gap, wanted, share) in [(1000, 20, 0.0), (1000, 20, 0.5), (300, 200, 0.1), (5000, 5, 0.9)] {
-            let (weight, length) = weight(Duration::from_millis(gap), Duration::from_millis(wanted), share);
-            // At one operation per useful ms.
-            let useful = length.as_secs_f64() * (1.0 - share);
-            let estimated = weight as f64 * useful;
-            let truth = gap as f64 / 1e3 + length.as_secs_f64();
-            assert!((estimated / truth - 1.0).abs() < 0.01, "{gap} {wanted} {share}: {estimated} {truth}");
-            let of_length = weight_of(Duration::from_millis(gap), length, share);
-            assert!(of_length.abs_diff(weight) <= 1, "{of_length} {weight}");
-        }
-    }
-
-    #[test]
-    fn the_error_of_slices_holds_how_they_differ_and_how_much_was_corrected() {
-        let error = |rates: &[f64], share| slices_error(rates, doubt(share), 0.0).expect("a bound");
-        assert!(error(&[100.0; 3], 0.0) < 1e-9);
-        assert!(error(&[90.0, 110.0, 100.0], 0.0) > 0.2, "of three slices little is known");
-        assert!(error(&[90.0, 110.0].repeat(8), 0.0) < 0.07);
-        assert!(error(&[100.0; 3], 0.4) >= 0.4);
-        assert_eq!(progress(&[]), None);
-        assert_eq!(progress(&[(0.0, 5.0)]), None);
-        assert_eq!(progress(&[(10.0, 10.0)]), Some((1.0, 1.0)), "of one pair nothing is known but it");
-        assert_eq!(progress(&[(25.0, 100.0); 3]), Some((0.25, 0.0)));
-        let (slow, off) = progress(&[(20.0, 100.0), (30.0, 100.0), (25.0, 100.0)]).expect("three pairs");
-        assert!((slow - 0.25).abs() < 1e-9 && off > 0.2, "{slow} {off}");
-        assert_eq!(progress(&[(200.0, 100.0); 4]).map(|(progress, _)| progress), Some(1.0));
-        assert!(students_t(10) > students_t(11) && students_t(1000) < 1.97);
+    fn a_slice_stands_for_the_time_before_it_and_makes_up_for_what_was_wrong_before() {
+        let (gap, length) = (Duration::from_millis(990), Duration::from_millis(10));
+        assert_eq!(weight(gap, length, 1.0, None), 100);
+        assert_eq!(weight(gap, length, 1.25, None), 125);
+        // A tenth too much was told so far: of a thousand operations in all nine hundred are lacking.
+        assert_eq!(weight(gap, length, 1.0, Some((900.0, 10.0))), 90);
+        assert_eq!(weight(gap, length, 1.0, Some((1e9, 10.0))), 400, "but no more than four times as much");
+        assert_eq!(weight(gap, length, 1.0, Some((-1e9, 10.0))), 25);
+        assert_eq!(weight_of(gap, length, 0.5), 200);
     }
 }

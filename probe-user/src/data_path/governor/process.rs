@@ -18,6 +18,8 @@ const AT_FIRST: [u32; STREAMS] = [0; STREAMS];
 const WINDOW_S: f64 = 1.0;
 /// CPU use is that of about so long.
 const CPU_OVER_S: f64 = 0.2;
+/// The kernel adds a running thread's time up at its ticks: of a few of them it is known.
+const TICKS_S: f64 = 0.012;
 /// Until that is known, it is taken to be half of one.
 const CPU_AT_FIRST: f64 = 0.5;
 /// Savings are kept for so long.
@@ -27,6 +29,8 @@ const MANY: u64 = 50;
 /// A process is new until so many looks have seen something, and at most for so long.
 const FIRST_LOOKS: u32 = 5;
 const NEW: Duration = Duration::from_secs(1);
+/// Looks without a change after which the next is taken to bring none either.
+const CALM_AFTER: u32 = 50;
 /// Times a process that is hit at sites of ours is searched for them.
 const SEARCHES: u32 = 50;
 
@@ -46,6 +50,8 @@ pub struct Process {
     met: Instant,
     /// Looks that saw something.
     looks: u32,
+    /// Looks since something changed.
+    calm: u32,
     /// It was hit at functions of a provider.
     at_functions: bool,
 }
@@ -75,6 +81,7 @@ impl Process {
             searches: 0,
             met,
             looks: 0,
+            calm: 0,
             at_functions: false,
         }
     }
@@ -94,6 +101,11 @@ impl Process {
     /// True where it was hardly looked at yet.
     pub fn is_new(&self) -> bool {
         self.looks < FIRST_LOOKS && self.met.elapsed() < NEW
+    }
+
+    /// True where it goes on as before.
+    pub fn is_calm(&self) -> bool {
+        self.calm >= CALM_AFTER
     }
 
     pub fn restore(&self) {
@@ -131,7 +143,11 @@ impl Process {
             self.searches += 1;
             self.look(taps);
         }
+        self.calm = self.calm.saturating_add(1);
         for (kind, seen) in self.seen.iter_mut().enumerate() {
+            if seen.is_passed_by(new(kind), seconds) {
+                self.calm = 0;
+            }
             seen.hits += new(kind);
             seen.lately = if new(kind) >= MANY { new(kind) as f64 / seconds } else { 0.0 };
             seen.seconds += seconds;
@@ -142,6 +158,14 @@ impl Process {
         if self.flags.any() {
             self.ask_anew(hit_ns(spent, costs), allowed);
         }
+        // What hits take is CPU time too, which the average does not know yet; the time of one that does not wait is all used.
+        let paid_now: f64 =
+            (0..part::COUNT).map(|part| costs.part_ns(spent, part) - costs.part_ns(&last.spent, part)).sum();
+        let busy_ns = if seconds >= TICKS_S {
+            used_ns.max(paid_now)
+        } else {
+            (self.cpu * seconds * 1e9 + paid_now).min(self.cpu.max(1.0) * seconds * 1e9)
+        };
         let hits_of = [[hits::POSTS, hits::POST_RETURNS], [hits::POLLS, hits::POLL_RETURNS]];
         let functions = std::array::from_fn(|part| slices::Spent {
             hits: hits_of[part].into_iter().map(new).sum(),
@@ -149,6 +173,9 @@ impl Process {
             beside: spent.beside.saturating_sub(last.spent.beside),
             cost_ns: (costs.part_ns(spent, part) - costs.part_ns(&last.spent, part)).max(0.0),
             cpu_ns: self.cpu * seconds * 1e9,
+            busy_ns,
+            cpus: self.cpu,
+            processes: u32::from(spent.operations[part] > last.spent.operations[part]),
         });
         self.last = Some(Last { at: now, spent: *spent, cpu_ns: cpu_now });
         self.at_functions |= functions.iter().any(|part| part.hits > 0);
@@ -162,6 +189,7 @@ impl Process {
             return;
         }
         self.asked = wanted;
+        self.calm = 0;
         self.flags.ask(Rates::one_in(wanted));
         for (seen, exponent) in self.seen.iter_mut().zip(wanted) {
             if seen.exponent != exponent {

@@ -2,8 +2,9 @@
 //!
 //! A program that waits polls as often as it can. Hits then take most of the time in a slice, and whether the program
 //! gets less done by that depends on what it waits for: where that is the device, nothing is lost. So polls have slices
-//! of their own, in which posts are counted beside: how much less is posted there than outside is what the slice costs
-//! the program, and by that much what it finds in its completion queues is corrected.
+//! of their own, in which posts are counted beside. How many completion entries there are for each post does not depend
+//! on how fast both go: it is told by the slices of polls, and the number of posts by those of posts. And how much less is
+//! posted beside polls than in slices of posts says how much hits cost.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -14,16 +15,17 @@ use probe_common::wire::{Slice, part};
 use serde::Serialize;
 
 use super::Told;
-use super::plan::{self, Allowed};
-use super::watch::{Change, Watch};
+use super::estimate::{self, Correction, Estimate, Pace};
+use super::plan::Allowed;
+use super::watch::{Change, Due, Watch};
 use crate::attach::{Link, drop_links};
 use crate::collect::wire::PlainSlice;
 use crate::data_path::Costs;
 use crate::data_path::group::Group;
 use crate::data_path::point::Turn;
 
-/// Slices of polls that tell how posts go on meanwhile.
-const COMPARED: usize = 64;
+/// Times outside of slices of polls in which posts are remembered that are watched all the time.
+const REMEMBERED: usize = 64;
 
 /// How a part of the functions of providers is watched.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -55,22 +57,38 @@ pub struct Spent {
     pub beside: u64,
     /// What they cost.
     pub cost_ns: f64,
-    /// CPU time of the processes.
+    /// CPU time of the processes, by what they use on the average: of it what may be paid is a part.
     pub cpu_ns: f64,
+    /// CPU time of the processes in just this time, hits included.
+    pub busy_ns: f64,
+    /// CPUs they use.
+    pub cpus: f64,
+    /// Processes that did something.
+    pub processes: u32,
 }
 
 impl Spent {
-    /// Adds another process, or time.
+    /// Adds another time.
     pub fn add(&mut self, other: &Self) {
         self.hits += other.hits;
         self.operations += other.operations;
         self.beside += other.beside;
         self.cost_ns += other.cost_ns;
         self.cpu_ns += other.cpu_ns;
+        self.busy_ns += other.busy_ns;
+        self.cpus = self.cpus.max(other.cpus);
+        self.processes = self.processes.max(other.processes);
+    }
+
+    /// Adds another process at the same time.
+    pub fn join(&mut self, other: &Self) {
+        let (cpus, processes) = (self.cpus + other.cpus, self.processes + other.processes);
+        self.add(other);
+        (self.cpus, self.processes) = (cpus, processes);
     }
 }
 
-/// Posts outside of slices of polls.
+/// Posts outside of slices of polls, since the last of those.
 #[derive(Debug, Clone, Copy, Default)]
 struct Outside {
     posts: f64,
@@ -83,11 +101,11 @@ pub struct Slices {
     told: Told,
     parts: [Watch; part::COUNT],
     outside: Outside,
+    /// Posts were seen without polls since the last slice of those.
+    posts_seen: bool,
     last_look: Instant,
-    /// Posts a second in slices of polls, and before each.
-    compared: VecDeque<(f64, f64)>,
-    /// Of the last slice of polls, until it is known how posts go without.
-    inside: Option<f64>,
+    /// Posts a second outside of slices of polls, where they are watched all the time.
+    alone: VecDeque<f64>,
     detaching: Vec<thread::JoinHandle<()>>,
 }
 
@@ -98,28 +116,22 @@ impl Slices {
             told,
             parts: Default::default(),
             outside: Outside::default(),
+            posts_seen: false,
             last_look: Instant::now(),
-            compared: VecDeque::new(),
-            inside: None,
+            alone: VecDeque::new(),
             detaching: Vec::new(),
         }
     }
 
     /// More functions, which are watched now.
-    pub fn add(&mut self, groups: Vec<Group>, links: Vec<(usize, Link)>) {
-        for group in groups {
-            let watch = &mut self.parts[group.part];
-            watch.groups.push(group);
+    pub fn add(&mut self, group: Group, links: Vec<Link>) {
+        let watch = &mut self.parts[group.part];
+        watch.groups.push(group);
+        if watch.begin() {
+            watch.links.extend(links);
+        } else {
+            self.detach(links);
         }
-        let mut not_now = Vec::new();
-        for (part, link) in links {
-            if self.parts[part].begin() {
-                self.parts[part].links.push(link);
-            } else {
-                not_now.push(link);
-            }
-        }
-        self.detach(not_now);
     }
 
     /// Time until something is to be changed, where that is known.
@@ -135,6 +147,7 @@ impl Slices {
         spent: &[Spent; part::COUNT],
         costs: &Costs,
         allowed: &Allowed,
+        may_open: bool,
     ) -> bool {
         self.detaching.retain(|thread| !thread.is_finished());
         let allowed = self.of_each(allowed);
@@ -142,25 +155,42 @@ impl Slices {
         self.note_outside(now, &spent[part::POSTS]);
         let mut opened = false;
         for (place, spent) in spent.iter().enumerate() {
-            let may_open = !opened && self.may_open(place);
+            let may_open = may_open && !opened && self.may_open(place);
+            let posts = self.truth(part::POSTS, now).value;
             let watch = &mut self.parts[place];
+            let (slices, was_always) = (watch.ledger().slices(), watch.is_always());
             match watch.look(now, spent, costs.single_steps(place), &allowed, may_open) {
                 Change::None => {}
-                Change::Close => self.close(place),
+                Change::Close => {
+                    if was_always {
+                        self.parts[place].anchor(posts);
+                    }
+                    self.close(place);
+                }
                 Change::Open => {
-                    self.open(place);
+                    self.open(place, posts);
                     opened = true;
                 }
             }
-            self.note_ended(place);
+            self.posts_seen |= place == part::POSTS && self.parts[place].ledger().slices() > slices;
         }
         for place in 0..part::COUNT {
-            let doubt = if place == part::POLLS { self.progress().map(|(_, doubt)| doubt) } else { None };
-            if let Some(told) = self.parts[place].told(now, costs.single_steps(place), doubt) {
+            let error = estimate::error(self.parts[place].ledger().told(), self.truth(place, now));
+            if let Some(told) = self.parts[place].told(now, costs.single_steps(place), error) {
                 self.told.tell(place, told);
             }
         }
         opened
+    }
+
+    /// True where something is watched all the time.
+    pub fn are_unbounded(&self) -> bool {
+        self.parts.iter().any(Watch::is_unbounded)
+    }
+
+    /// True as long as it is not known what something costs that is watched all the time.
+    pub fn are_new(&self) -> bool {
+        self.parts.iter().any(Watch::is_new)
     }
 
     /// What was paid while the probes were put in place.
@@ -195,7 +225,7 @@ impl Slices {
         if place == part::POSTS {
             !polls.is_in_slice()
         } else {
-            !posts.is_in_slice() && (self.outside.seconds > 0.0 || posts.tells_nothing())
+            !posts.is_in_slice() && (self.posts_seen || posts.tells_nothing())
         }
     }
 
@@ -210,23 +240,39 @@ impl Slices {
         {
             self.outside.posts += posts.operations as f64;
             self.outside.seconds += seconds;
+            self.posts_seen = true;
         }
     }
 
-    fn note_ended(&mut self, place: usize) {
-        let Some(ended) = self.parts[place].ended() else { return };
-        if place == part::POLLS {
-            self.inside = Some(ended.beside);
-        } else {
-            self.outside.posts += ended.rate * ended.seconds;
-            self.outside.seconds += ended.seconds;
-        }
+    /// How fast posts are made where nothing else is watched.
+    fn posts_alone(&self) -> Option<Pace> {
+        let posts = &self.parts[part::POSTS];
+        if posts.is_always() { Pace::undisturbed(&self.alone) } else { posts.ledger().pace() }
     }
 
-    /// How much is done in a slice of polls by what is done without, and how far that may be off.
-    fn progress(&self) -> Option<(f64, f64)> {
-        let compared: Vec<_> = self.compared.iter().copied().collect();
-        plan::progress(&compared)
+    /// By how much more is posted than slices of posts have shown.
+    fn correction(&self) -> Correction {
+        let Some(alone) = self.posts_alone() else { return Correction::unknown(0.0) };
+        Correction::of_posts(&alone, self.parts[part::POLLS].ledger().beside().as_ref())
+    }
+
+    /// What was done of a part until then.
+    fn truth(&self, place: usize, then: Instant) -> Estimate {
+        let watch = &self.parts[place];
+        if place == part::POSTS {
+            let mut posts = watch.so_far(&self.correction(), then);
+            if watch.is_always()
+                && let Some(alone) = self.posts_alone()
+            {
+                // Those to come.
+                posts.value += alone.rate * then.saturating_duration_since(self.last_look).as_secs_f64();
+            }
+            return posts;
+        }
+        let unknown = Correction::unknown(watch.ledger().pace().map_or(0.0, |pace| pace.lost));
+        let posts = self.truth(part::POSTS, then);
+        let meanwhile = Estimate { value: watch.posts_meanwhile(posts.value), ..posts };
+        estimate::better(watch.so_far(&unknown, then), watch.ledger().of_posts(meanwhile))
     }
 
     /// Ends the counting, and takes the probes away.
@@ -236,35 +282,43 @@ impl Slices {
         self.detach(links);
     }
 
-    /// Puts the probes in place, and begins to count.
-    fn open(&mut self, place: usize) {
+    /// Puts the probes in place, and begins to count; so many posts were made so far.
+    fn open(&mut self, place: usize, posts_made: f64) {
         let [posts, polls] = &self.parts;
         let beside: &[Group] = if place == part::POLLS && posts.is_paused() { &posts.groups } else { &[] };
         let own: &[Group] = if place == part::POLLS { &polls.groups } else { &posts.groups };
         let mut links = Vec::new();
         let began = Instant::now();
-        for turn in [Turn::First, Turn::Then, Turn::Last] {
-            for group in own.iter().chain(beside).filter(|group| group.turn == turn) {
-                // What cannot be attached any more is not seen in this slice; the others are.
-                links.extend(group.attach().unwrap_or_default());
-            }
-        }
-        if place == part::POLLS {
-            let outside = std::mem::take(&mut self.outside);
-            if let Some(inside) = self.inside.take()
-                && outside.posts > 0.0
-            {
-                if self.compared.len() == COMPARED {
-                    self.compared.pop_front();
+        // Polls, which are hit most, last.
+        for groups in [beside, own] {
+            for turn in [Turn::First, Turn::Then, Turn::Last] {
+                for group in groups.iter().filter(|group| group.turn == turn) {
+                    // What cannot be attached any more is not seen in this slice; the others are.
+                    links.extend(group.attach().unwrap_or_default());
                 }
-                self.compared.push_back((inside, outside.posts / outside.seconds));
             }
         }
-        let lost = match self.progress() {
-            Some((progress, _)) if place == part::POLLS => Some(1.0 - progress),
-            _ => None,
-        };
-        let slice = self.parts[place].open(links, lost, began.elapsed());
+        // How many completions there are for each post does not depend on what piled up meanwhile.
+        let by_posts = place == part::POLLS && polls.ledger().beside().is_some();
+        let took = if by_posts { Duration::ZERO } else { began.elapsed() };
+        if place == part::POLLS {
+            self.posts_seen = false;
+            let outside = std::mem::take(&mut self.outside);
+            if posts.is_always() && outside.seconds > 0.0 {
+                if self.alone.len() == REMEMBERED {
+                    self.alone.pop_front();
+                }
+                self.alone.push_back(outside.posts / outside.seconds);
+            }
+        }
+        let watch = &self.parts[place];
+        let length = watch.next_length();
+        let rate = watch.ledger().pace().map(|pace| pace.rate);
+        // In the middle of the time until the next slice: what comes after the last one is unseen.
+        let due = |then| Some(Due { operations: self.truth(place, then).value, rate: rate? });
+        let correction = if place == part::POSTS { self.correction().middle() } else { 1.0 };
+        let opening = watch.opening(length, due, correction, took);
+        let slice = self.parts[place].open(links, opening, posts_made);
         self.set(place, slice);
     }
 

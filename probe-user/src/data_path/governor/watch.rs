@@ -1,20 +1,26 @@
 //! One part of the functions of providers: watched all the time, or in slices of it.
 
-use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use probe_common::wire::Slice;
 
+use super::estimate::{Correction, Estimate, Ledger, Taken};
 use super::plan::{self, Allowed, Next, SliceSeen};
 use super::slices::{SlicesTold, Spent};
 use crate::attach::Link;
 use crate::collect::clock::now_ns;
 use crate::data_path::group::Group;
 
-/// Slices whose rates are remembered.
-const REMEMBERED: usize = 256;
-/// Before anything is decided, so much of the time must have been seen.
+/// Before anything is decided, so much of the time must have been seen, or so many hits.
 const FIRST_LOOK: Duration = Duration::from_millis(15);
+const MANY_HITS: u64 = 200;
+/// The very first look comes after this.
+const VERY_FIRST_LOOK: Duration = Duration::from_millis(2);
+/// So much of what is allowed goes into paying off what was paid at first.
+const PAID_OFF: f64 = 0.5;
+/// What was not spent is kept for so long.
+const SAVED_S: f64 = 0.5;
 
 /// What piled up while probes were put in place is worked off in so long.
 const SHORTEST_SETTLING: Duration = Duration::from_millis(2);
@@ -24,10 +30,10 @@ const LONGEST_SETTLING: Duration = Duration::from_millis(50);
 enum State {
     /// In place, for good as far as is known.
     Always { since: Instant },
-    /// In place until then, counting for so many.
-    Slice { since: Instant, until: Instant, weight: u64 },
+    /// In place since it was `opened`, counting in between for so many; `gap` is the time before that was not seen.
+    Slice { opened: Instant, since: Instant, until: Instant, gap: Duration, weight: u64 },
     /// Not in place.
-    Pause { since: Instant },
+    Pause,
     /// Never again.
     Refused,
 }
@@ -43,15 +49,26 @@ pub enum Change {
     Open,
 }
 
-/// What a slice that has ended has shown.
+/// What is taken to be true, for a slice that begins.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ended {
-    /// Operations a second, as if nobody had looked, as far as that is known.
+pub struct Due {
+    /// All that will have been done in the middle of the time until the next slice.
+    pub operations: f64,
+    /// Operations a second that are to be expected in the slice.
     pub rate: f64,
-    /// For how long they were counted, in seconds.
-    pub seconds: f64,
-    /// Posts a second meanwhile.
-    pub beside: f64,
+}
+
+/// How a slice begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening {
+    /// The probes are in place.
+    opened: Instant,
+    /// From when on it counts.
+    since: Instant,
+    length: Duration,
+    /// What was not seen before.
+    gap: Duration,
+    weight: u64,
 }
 
 /// A part, and whether it is watched now.
@@ -67,14 +84,24 @@ pub struct Watch {
     seen: Spent,
     /// Beyond what is allowed.
     debt_ns: f64,
+    /// The same, before anything was decided.
+    arrears_ns: f64,
     /// Time watched.
     watched: Duration,
-    /// Share of hits in the last slice.
+    /// Share of hits in the last slices.
     share: f64,
-    /// By how much less gets done in a slice: 0–1.
-    lost: f64,
     length: Duration,
-    rates: VecDeque<f64>,
+    ledger: Ledger,
+    /// Until when it was counted last.
+    counted_until: Option<Instant>,
+    /// Something was seen of it.
+    judged: bool,
+    /// More than one process does something: what is true of all together need not be of each.
+    several: bool,
+    /// Posts that were made while it was watched all the time.
+    anchor: f64,
+    /// Posts when that began last.
+    posts_at_return: f64,
     /// When it was first taken away, by the clock of the programs.
     paused_ns: Option<u64>,
     was_hit: bool,
@@ -82,7 +109,6 @@ pub struct Watch {
     for_good: bool,
     /// Why there are none any more.
     refused: Option<String>,
-    ended: Option<Ended>,
 }
 
 impl Default for Watch {
@@ -95,16 +121,20 @@ impl Default for Watch {
             began: None,
             seen: Spent::default(),
             debt_ns: 0.0,
+            arrears_ns: 0.0,
             watched: Duration::ZERO,
             share: 0.0,
-            lost: 0.0,
             length: Duration::from_millis(10),
-            rates: VecDeque::new(),
+            ledger: Ledger::default(),
+            counted_until: None,
+            judged: false,
+            several: false,
+            anchor: 0.0,
+            posts_at_return: 0.0,
             paused_ns: None,
             was_hit: false,
             for_good: false,
             refused: None,
-            ended: None,
         }
     }
 }
@@ -123,12 +153,17 @@ impl Watch {
         matches!(self.state, State::Always { .. })
     }
 
+    /// True where all that bounds what it costs is the next look.
+    pub fn is_unbounded(&self) -> bool {
+        self.began.is_some() && self.is_always()
+    }
+
     pub fn is_in_slice(&self) -> bool {
         matches!(self.state, State::Slice { .. })
     }
 
     pub fn is_paused(&self) -> bool {
-        matches!(self.state, State::Pause { .. })
+        self.state == State::Pause
     }
 
     /// True where nothing of it will ever be seen, or has been.
@@ -136,12 +171,47 @@ impl Watch {
         !self.was_hit || self.state == State::Refused
     }
 
+    /// True as long as it is not known what it costs: all that bounds it is the next look.
+    pub fn is_new(&self) -> bool {
+        self.is_unbounded() && !self.judged
+    }
+
     /// Time until something is to be changed, where that is known.
     pub fn until_change(&self, now: Instant) -> Option<Duration> {
         match self.state {
             State::Slice { until, .. } => Some(until.saturating_duration_since(now)),
+            State::Always { since } if self.is_new() => {
+                (since + VERY_FIRST_LOOK).checked_duration_since(now).filter(|wait| !wait.is_zero())
+            }
             _ => None,
         }
+    }
+
+    /// What slices have shown so far.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// All that was done until then, by this correction.
+    pub fn so_far(&self, correction: &Correction, then: Instant) -> Estimate {
+        if self.paused_ns.is_none() {
+            return Estimate { value: self.ledger.told(), off: Some(0.0) };
+        }
+        let unseen = match (self.state, self.counted_until) {
+            (State::Slice { .. } | State::Pause, Some(until)) => then.saturating_duration_since(until),
+            _ => Duration::ZERO,
+        };
+        self.ledger.so_far(correction, unseen.as_secs_f64())
+    }
+
+    /// Of so many posts those that were made while this part was left out, or in slices.
+    pub fn posts_meanwhile(&self, posts: f64) -> f64 {
+        posts - self.anchor
+    }
+
+    /// This part is left out from now on, having been watched all the time, with so many posts made.
+    pub fn anchor(&mut self, posts: f64) {
+        self.anchor += posts - self.posts_at_return;
     }
 
     /// Takes in what was paid since the last look, and decides. Slices begin only where they `may_open`.
@@ -156,62 +226,92 @@ impl Watch {
         if self.groups.is_empty() {
             return Change::None;
         }
+        self.take_in(spent, allowed);
         self.seen.add(spent);
         self.was_hit |= spent.hits > 0;
-        self.debt_ns += spent.cost_ns - allowed.overhead * spent.cpu_ns;
         match self.state {
-            State::Always { since } if now.duration_since(since) >= FIRST_LOOK => {
+            State::Always { since }
+                if now.duration_since(since) >= FIRST_LOOK || self.seen.hits >= MANY_HITS =>
+            {
                 self.judge(now, since, single_stepped, allowed)
             }
-            State::Slice { since, until, weight } if now >= until => {
+            State::Slice { opened, since, until, gap, weight } if now >= until => {
                 let counted = until.duration_since(since);
                 self.watched += counted;
-                let seconds = counted.as_secs_f64().max(1e-6);
-                let useful = seconds * (1.0 - self.lost).max(0.05);
-                let rate = self.seen.operations as f64 / weight.max(1) as f64 / useful;
-                if self.rates.len() == REMEMBERED {
-                    self.rates.pop_front();
-                }
-                self.rates.push_back(rate);
-                self.ended = Some(Ended { rate, seconds, beside: self.seen.beside as f64 / seconds });
-                self.close(now);
+                let in_place = now.duration_since(opened).as_nanos().max(1) as f64;
+                let paid = self.seen.cost_ns / in_place;
+                // One that is kept from a processor by others loses by its own time, one that waits by that of the clock.
+                let of_cpu =
+                    if self.seen.busy_ns > 0.0 { self.seen.cost_ns / self.seen.busy_ns } else { 0.0 };
+                self.ledger.take(Taken {
+                    stands_for: (gap + counted).as_secs_f64(),
+                    seconds: counted.as_secs_f64(),
+                    operations: self.seen.operations as f64 / weight.max(1) as f64,
+                    beside: self.seen.beside as f64,
+                    lost: paid.max(of_cpu),
+                    paid,
+                });
+                self.close(until);
                 self.judge(now, since, single_stepped, allowed);
                 Change::Close
             }
-            State::Pause { .. } if self.debt_ns <= 0.0 && may_open => Change::Open,
+            State::Pause if self.debt_ns <= 0.0 && may_open => Change::Open,
             _ => Change::None,
         }
     }
 
-    /// What the slice that has just ended has shown; once.
-    pub fn ended(&mut self) -> Option<Ended> {
-        self.ended.take()
+    /// What was done and paid since the last look, whatever state that was in.
+    fn take_in(&mut self, spent: &Spent, allowed: &Allowed) {
+        let income = allowed.overhead * spent.cpu_ns;
+        let paid_off = (income * PAID_OFF).min(self.arrears_ns);
+        self.arrears_ns -= paid_off;
+        self.debt_ns += spent.cost_ns - (income - paid_off);
+        if self.is_paused() && self.number == 0 {
+            self.fall_behind();
+        }
+        if spent.cpus > 0.0 {
+            self.debt_ns = self.debt_ns.max(-allowed.overhead * spent.cpus * SAVED_S * 1e9);
+        }
+        self.several |= spent.processes > 1;
+        self.ledger.count(spent.operations as f64, self.is_always());
     }
 
-    /// What was paid while the probes were put in place.
+    /// What was paid before anything was decided is paid off beside slices: none at all would be no help to anybody.
+    fn fall_behind(&mut self) {
+        self.arrears_ns += std::mem::take(&mut self.debt_ns).max(0.0);
+    }
+
+    /// What was paid while the probes were put in place, and done in the slice by now.
     pub fn opened(&mut self, spent: &Spent, allowed: &Allowed) {
-        self.debt_ns += spent.cost_ns - allowed.overhead * spent.cpu_ns;
+        self.take_in(spent, allowed);
+        self.seen.operations += spent.operations;
+        self.seen.beside += spent.beside;
     }
 
     /// Decides after having seen something, with the probes in place until now.
     fn judge(&mut self, now: Instant, since: Instant, single_stepped: bool, allowed: &Allowed) -> Change {
         let mut change = Change::None;
-        if self.seen.hits == 0 || self.seen.cpu_ns <= 0.0 {
+        if self.seen.hits == 0 || self.seen.busy_ns <= 0.0 {
             // Nothing was done: nothing is paid.
             if self.is_always() {
                 self.stay(now, since);
             }
             return change;
         }
-        let share = (self.seen.cost_ns / self.seen.cpu_ns).clamp(0.0, 0.99);
-        self.share = if self.number == 0 { share } else { (self.share + share) / 2.0 };
-        self.lost = self.share;
+        let share = (self.seen.cost_ns / self.seen.busy_ns).clamp(0.0, 0.99);
+        // Of few hits little is known: one that was timed while others held the processor is most of their cost.
+        let hits = self.seen.hits as f64;
+        self.share += (share - self.share) * hits / (hits + 100.0);
+        self.judged = true;
         match (plan::next(&SliceSeen { share: self.share, single_stepped }, allowed), self.state) {
             (Next::Always, State::Always { .. }) => self.stay(now, since),
+            // What was saved before pays for a while.
+            (Next::Slices(_), State::Always { .. }) if self.may_stay(allowed) => self.stay(now, since),
             (Next::Always, _) => self.for_good = true,
             (Next::Slices(length), State::Always { .. }) => {
                 self.watched += now.duration_since(since);
                 self.length = length;
+                self.fall_behind();
                 self.close(now);
                 change = Change::Close;
             }
@@ -230,14 +330,24 @@ impl Watch {
         change
     }
 
+    /// A little too much for a little while is no reason to look at a part only: it is known for certain soon.
+    fn may_stay(&self, allowed: &Allowed) -> bool {
+        /// So many times as much is too much at once.
+        const TOO_MUCH: f64 = 10.0;
+        self.share < allowed.overhead * TOO_MUCH
+            && self.debt_ns <= allowed.overhead * self.seen.cpus * SAVED_S * 1e9
+    }
+
     fn stay(&mut self, now: Instant, since: Instant) {
         self.watched += now.duration_since(since);
         self.state = State::Always { since: now };
         self.seen = Spent::default();
     }
 
-    fn close(&mut self, now: Instant) {
-        self.state = State::Pause { since: now };
+    /// Nothing counts any more since then.
+    fn close(&mut self, since: Instant) {
+        self.state = State::Pause;
+        self.counted_until = Some(since);
         self.paused_ns.get_or_insert_with(now_ns);
     }
 
@@ -246,55 +356,71 @@ impl Watch {
         Slice { until_ns: 1, from_ns: 0, weight: 0, idle_weight: 0, number: self.number }
     }
 
-    /// The probes are in place: the slice that counts from now on. `lost` is by how much less gets done in it, where
-    /// that is known better than by what hits take, and `took` the time in which the probes were put in place: the
-    /// program was held up by that, and needs as long to go on as before.
-    pub fn open(&mut self, links: Vec<Link>, lost: Option<f64>, took: Duration) -> Slice {
+    /// For how long the next slice is to count: by chance, so that a program's own rhythm does not fall in step.
+    pub fn next_length(&self) -> Duration {
+        self.length.mul_f64(0.5 + chance())
+    }
+
+    /// How a slice of this length begins, with the probes in place. `due` is what will have been done by some time, where
+    /// that is known, else the time before counts `correction` times as much as the slice. `took` is the time in which the
+    /// probes were put in place: the program was held up by that, and needs as long to go on as before.
+    pub fn opening(
+        &self,
+        length: Duration,
+        due: impl Fn(Instant) -> Option<Due>,
+        correction: f64,
+        took: Duration,
+    ) -> Opening {
         let settles = took.clamp(SHORTEST_SETTLING, LONGEST_SETTLING);
-        let begin = Instant::now() + settles;
-        let paused = match self.state {
-            State::Pause { since } => begin.duration_since(since),
-            _ => Duration::ZERO,
-        };
+        let opened = Instant::now();
+        let since = opened + settles;
+        let gap = self.counted_until.map_or(Duration::ZERO, |until| since.saturating_duration_since(until));
+        let due = due(since + length + gap / 2);
+        let lacking = due.map(|due| (due.operations - self.ledger.told(), due.rate * length.as_secs_f64()));
+        Opening { opened, since, length, gap, weight: plan::weight(gap, length, correction, lacking) }
+    }
+
+    /// The slice that counts from now on. `posts` is how many were made so far.
+    pub fn open(&mut self, links: Vec<Link>, opening: Opening, posts: f64) -> Slice {
+        let Opening { opened, since, length, gap, weight } = opening;
         self.links = links;
         self.seen = Spent::default();
         if std::mem::take(&mut self.for_good) {
-            self.state = State::Always { since: begin };
+            self.posts_at_return = posts;
+            self.ledger.pass(gap.as_secs_f64());
+            self.state = State::Always { since };
             return Slice::default();
         }
-        self.lost = lost.unwrap_or(self.share);
-        let (weight, length) = plan::weight(paused, self.length, self.lost);
         self.number += 1;
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let from_ns = now_ns().saturating_add(ns(settles));
-        self.state = State::Slice { since: begin, until: begin + length, weight };
+        let from_ns = now_ns().saturating_add(ns(since.saturating_duration_since(Instant::now())));
+        self.state = State::Slice { opened, since, until: since + length, gap, weight };
         Slice {
             until_ns: from_ns.saturating_add(ns(length)),
             from_ns,
             weight,
-            idle_weight: plan::weight_of(paused, length, self.share),
+            idle_weight: plan::weight_of(gap, length, self.share),
             number: self.number,
         }
     }
 
-    /// What is told of it; `None` as long as it was watched all the time. `doubt` is how far off the correction may be.
-    pub fn told(&self, now: Instant, single_stepped: bool, doubt: Option<f64>) -> Option<SlicesTold> {
+    /// What is told of it, with this error bound; `None` as long as it was watched all the time.
+    pub fn told(&self, now: Instant, single_stepped: bool, error: Option<f64>) -> Option<SlicesTold> {
         let (began, since_ns) = (self.began?, self.paused_ns?);
         let all = now.duration_since(began).as_secs_f64().max(1e-6);
-        let unseen = match self.state {
-            State::Pause { since } => now.duration_since(since).as_secs_f64() / all,
-            _ => 0.0,
-        };
-        let rates: Vec<f64> = self.rates.iter().copied().collect();
-        let doubt = doubt.unwrap_or_else(|| plan::doubt(self.share));
         Some(SlicesTold {
             since_ns,
             share: (self.watched.as_secs_f64() / all).min(1.0),
-            error: plan::slices_error(&rates, doubt, unseen),
+            error: error.filter(|_| !self.several),
             ratios: single_stepped,
             slowdown: plan::slowdown(self.share),
             slices: self.number,
             refused: self.refused.clone(),
         })
     }
+}
+
+/// A number by chance, 0–1.
+fn chance() -> f64 {
+    RandomState::new().hash_one(0) as f64 / u64::MAX as f64
 }

@@ -211,7 +211,7 @@ pub(in super::super) fn seen(observed: &Observed) -> String {
         ObservedBy::Unknown => "in a way only a newer version knows",
     };
     let share = percent(observed.share);
-    let error = observed.error.map(|e| format!(", ±{}", percent(e))).unwrap_or_default();
+    let error = observed.error.map_or(" of unknown error".to_owned(), |e| format!(", ±{}", percent(e)));
     let how = match observed.counting {
         _ if observed.by == ObservedBy::Nothing => String::new(),
         Counting::Every => ", every call".to_owned(),
@@ -224,6 +224,10 @@ pub(in super::super) fn seen(observed: &Observed) -> String {
         + &observed
             .overhead
             .map(|o| format!(", {:.2} % of its CPU time in all", o * 100.0))
+            .unwrap_or_default()
+        + &observed
+            .profiler
+            .map(|cpus| format!(", the profiler {:.1} % of a CPU", cpus * 100.0))
             .unwrap_or_default();
     let slower =
         observed.slice_slowdown.map(|s| format!(", {s:.2} times as slow in slices")).unwrap_or_default();
@@ -250,10 +254,18 @@ mod tests {
             seen(&estimated),
             "in the provider's functions, 25 % of the calls: counts are ESTIMATES, ±2 %"
         );
-        let paid = Observed { hit_ns: Some(360), overhead: Some(0.0082), slice_slowdown: Some(1.9), ..every };
+        let unbounded = Observed { error: None, ..estimated.clone() };
+        assert!(seen(&unbounded).ends_with("counts are ESTIMATES of unknown error"), "{}", seen(&unbounded));
+        let paid = Observed {
+            hit_ns: Some(360),
+            overhead: Some(0.0082),
+            profiler: Some(0.012),
+            slice_slowdown: Some(1.9),
+            ..every
+        };
         assert_eq!(
             seen(&paid),
-            "by the tap, every call, 360 ns a hit, 0.82 % of its CPU time in all, 1.90 times as slow in slices"
+            "by the tap, every call, 360 ns a hit, 0.82 % of its CPU time in all, the profiler 1.2 % of a CPU, 1.90 times as slow in slices"
         );
         assert!(seen(&Observed { counting: Counting::Ratios, ..estimated }).contains("only RATIOS"));
         assert_eq!(seen(&Observed { why: "a\x1b".into(), ..Observed::default() }), "not seen (a\u{fffd})");
