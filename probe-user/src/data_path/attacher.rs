@@ -231,6 +231,7 @@ impl Attacher {
         }
         points.sort();
         let file = Arc::clone(&held.file);
+        self.load_beforehand(&points);
         let mut unleft = HashSet::new();
         let is_governed = !own_sites::is_own(shown);
         let hold = self.asking.governor().filter(|_| is_governed).map(Governor::hold);
@@ -263,6 +264,20 @@ impl Attacher {
             self.costs.calibrate(&self.programs);
         }
         probes
+    }
+
+    /// Loads the programs of places side by side: the kernel takes up to half a second to check one that walks chains of
+    /// requests, and meanwhile nothing of a program that runs already is seen.
+    fn load_beforehand(&mut self, points: &[Point]) {
+        let is_new = |name: &&str| !self.for_many.contains_key(name);
+        let names: BTreeSet<&'static str> = points.iter().map(|point| point.program).filter(is_new).collect();
+        let programs = &self.programs;
+        let load = |name| programs.load_uprobe_for_many(name)?.ok().map(Arc::new);
+        let loaded: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = names.iter().map(|name| (*name, scope.spawn(move || load(name)))).collect();
+            threads.into_iter().filter_map(|(name, thread)| Some((name, thread.join().ok()?))).collect()
+        });
+        self.for_many.extend(loaded);
     }
 
     fn verdict(&self, failure: Option<&Failure>) -> Verdict {
