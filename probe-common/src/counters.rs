@@ -156,8 +156,10 @@ pub mod detail {
     pub const VARIANCE: usize = 17;
     /// Of a completion queue: events that `ibv_get_cq_event` brought though it had not been polled since it was armed.
     pub const BLIND_EVENTS: usize = 18;
+    /// Of a completion queue: completion entries an extended poll stood at of which it was guessed what they complete.
+    pub const GUESSED: usize = 19;
     /// Words there are.
-    pub const COUNT: usize = 19;
+    pub const COUNT: usize = 20;
 }
 
 /// Place in [`ObjectCounters::last`]: 1 where a completion queue was armed and not polled since.
@@ -464,7 +466,7 @@ pub mod failure {
     pub const RECEIVE: u32 = 2;
     /// A post to a shared receive queue.
     pub const SHARED_RECEIVE: u32 = 3;
-    /// A work request, by its completion entry. The QP number is 0 where the extended API does not tell it.
+    /// A work request, by its completion entry. The QP number is 0 where that of an extended poll is not known.
     pub const CQE: u32 = 4;
 }
 

@@ -11,6 +11,7 @@ pub mod hook;
 // Memory shared between processes; Rust has no atomics for the BPF target, and its programs have no part in it.
 #[cfg(not(target_arch = "bpf"))]
 pub mod messages;
+pub mod recipe;
 pub mod site;
 #[cfg(not(target_arch = "bpf"))]
 pub mod tap;

@@ -25,6 +25,7 @@ mod poll;
 mod post;
 mod probe;
 mod process;
+mod recipes;
 mod senders;
 mod subject;
 mod user;

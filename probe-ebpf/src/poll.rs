@@ -6,12 +6,14 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{ObjectCounters, cq, failure, kind, place, source};
+use probe_common::counters::{ObjectCounters, cq, detail, failure, kind, place, source};
+use probe_common::recipe::{Recipe, Side};
 use probe_common::site::{FOUND_BEFORE, MOST_EXPONENT, Stream};
 use probe_common::wire::{hits, part};
 
 use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread, Wc};
 use crate::meter;
+use crate::recipes;
 use crate::senders;
 use crate::subject::Subject;
 use crate::user::read;
@@ -109,7 +111,7 @@ pub fn start_leave(ctx: &RetProbeContext) {
             meter.operations(part::POLLS, weight);
             // SAFETY: a live map value; until `end_poll` the queue belongs to this thread.
             unsafe { (*counters).batch.entries = 0 };
-            another(subject, thread, counters, call);
+            another(subject, thread, counters, call, recipes::of(ctx));
         } else if result == ENOENT {
             data::add(counters, cq::EMPTY, weight);
         } else {
@@ -127,7 +129,7 @@ pub fn next_leave(ctx: &RetProbeContext) {
         && ctx.ret::<u64>() as i32 == 0
     {
         meter.operations(part::POLLS, call.weight);
-        another(subject, thread, counters, call);
+        another(subject, thread, counters, call, recipes::of(ctx));
     }
     meter.end();
 }
@@ -186,7 +188,13 @@ struct Shown {
 
 /// Counts the completion entry an extended completion queue shows.
 #[inline(always)]
-fn another(subject: Subject, thread: *mut Thread, counters: *mut ObjectCounters, call: Awaited) {
+fn another(
+    subject: Subject,
+    thread: *mut Thread,
+    counters: *mut ObjectCounters,
+    call: Awaited,
+    recipe: Option<&'static Recipe>,
+) {
     data::add(counters, cq::CQES, call.weight);
     // SAFETY: a live map value.
     let found = unsafe {
@@ -196,28 +204,55 @@ fn another(subject: Subject, thread: *mut Thread, counters: *mut ObjectCounters,
     most(counters, found);
     let shown = read::<Shown>(call.object.wrapping_add(STATUS));
     let (status, [low, high]) = shown.map_or((0, [0; 2]), |shown| (shown.status, shown.wr_id));
-    count_status(subject, source::FUNCTION, counters, status, 0, call.weight);
     let first_only = call.second == place::FIRST_ONLY;
     if first_only {
         data::add(counters, cq::CUT, call.weight);
     }
     let every = call.weight == 1;
     // SAFETY: the helper has no preconditions; this thread's own memory.
-    unsafe {
+    let now = unsafe {
         let now = bpf_ktime_get_ns();
         if (*thread).reaped_ns != data::NOT_FOLLOWED {
             (*thread).reaped_ns = if every { now } else { 0 };
         }
-        // Where the next ones are not seen, neither is which requests they complete.
-        if every && !first_only && status == 0 {
-            senders::reaped(
-                subject,
-                source::FUNCTION,
-                counters,
-                call.object,
-                low as u64 | (high as u64) << 32,
-                now,
-            );
+        now
+    };
+    // Where the next ones are not seen, neither is which requests they complete.
+    let followed = every && !first_only && status == 0;
+    let number = if followed || status != 0 { recipes::number(recipe, call.object) } else { 0 };
+    count_status(subject, source::FUNCTION, counters, status, number, call.weight);
+    if followed {
+        let side = recipes::side(recipe, call.object);
+        one_reaped(subject, counters, call.object, number, side, low as u64 | (high as u64) << 32, now);
+    }
+}
+
+/// A completion entry of an extended queue, as far as it is known of which queue pair (0: it is not) and which of its
+/// queues.
+#[inline(always)]
+fn one_reaped(
+    subject: Subject,
+    counters: *mut ObjectCounters,
+    cq: u64,
+    number: u32,
+    side: Option<Side>,
+    wr_id: u64,
+    now: u64,
+) {
+    let by = source::FUNCTION;
+    match (side, number) {
+        (Some(Side::Receive), _) => {}
+        (_, 0) => senders::reaped(subject, by, counters, cq, wr_id, now),
+        (Some(Side::Send), _) => data::reaped(subject, by, number, wr_id, now),
+        (None, _) => {
+            if !senders::has_receives(subject, cq) {
+                data::reaped(subject, by, number, wr_id, now);
+            } else {
+                data::add_detail(counters, detail::GUESSED, 1);
+                if senders::is_in_turn(subject, number, wr_id) {
+                    data::reaped(subject, by, number, wr_id, now);
+                }
+            }
         }
     }
 }

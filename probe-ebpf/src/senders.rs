@@ -1,8 +1,9 @@
 //! Which queue pairs complete into a completion queue.
 //!
 //! An extended completion queue shows the number (`wr_id`) and the status of the completion entry it stands at, and
-//! nothing else: queue pair and opcode are behind functions of the provider. Whose entry it is follows from who sends to
-//! the queue: the queue pair whose oldest work request under way has that number.
+//! nothing else: queue pair and opcode are behind functions of the provider. Where those are not understood
+//! ([`crate::recipes`]), whose entry it is is guessed from who sends to the queue: the queue pair whose oldest work
+//! request under way has that number.
 
 use core::ffi::c_void;
 
@@ -86,6 +87,25 @@ pub fn queue_ends(subject: Subject, cq: u64) {
     let _ = SENDERS.remove(&key(subject, cq));
 }
 
+/// Whether receives complete into a completion queue.
+#[inline(always)]
+pub fn has_receives(subject: Subject, cq: u64) -> bool {
+    // SAFETY: the word is read once.
+    SENDERS.get_ptr_mut(&key(subject, cq)).is_some_and(|senders| unsafe { (*senders).receives } != 0)
+}
+
+/// Whether a queue pair's oldest work request under way has this number.
+#[inline(always)]
+pub fn is_in_turn(subject: Subject, number: u32, wr_id: u64) -> bool {
+    let Some(ring) = data::ring_of(subject, number) else { return false };
+    // SAFETY: a live map value; the place is within bounds.
+    unsafe {
+        let (head, tail) = ((*ring).head, (*ring).tail);
+        let oldest = &*(&raw const (*ring).entries).cast::<UnderWay>().add(bounded::<255>(tail));
+        head != tail && oldest.wr_id == wr_id
+    }
+}
+
 /// A number that is put in, or taken out. [`Senders`] is not named, as in the context of a walk.
 struct Number {
     senders: *mut c_void,
@@ -145,6 +165,9 @@ pub fn reaped(subject: Subject, by: u16, counters: *mut ObjectCounters, cq: u64,
     // SAFETY: the callback gets a pointer to `sought`, which outlives the call.
     unsafe {
         bpf_loop(MOST as u32, compare as *mut c_void, (&raw mut sought).cast::<c_void>(), 0);
+        if sought.rings > 1 || (*senders).receives != 0 {
+            data::add_detail(counters, detail::GUESSED, 1);
+        }
         if sought.number == 0 && (*senders).receives == 0 {
             if sought.rings == 1 && (*senders).more == 0 {
                 // Nobody else's: what it makes out of step is put right there.

@@ -1,9 +1,11 @@
 //! What is known of the stripped provider libraries of Debian 12 (rdma-core 44.0-2), told from their files alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
 use std::path::Path;
 
 use object::Object as _;
+use probe_common::recipe::{Path as RecipePath, Side};
 use probe_user::entry::{Class, Kernel};
 use probe_user::providers::{FoundBy, Provider, Role, inspect, installed};
 
@@ -188,4 +190,144 @@ fn a_library_that_is_no_provider_has_no_data_path() {
 fn a_file_that_is_no_library_is_named_in_the_error() {
     let error = inspect(Path::new("/etc/hostname"), &old_kernel()).expect_err("no ELF");
     assert_eq!(error.to_string(), "\"/etc/hostname\" is not a 64-bit ELF library");
+}
+
+/// Providers with extended completion queues.
+const EXTENDED: [&str; 6] = ["efa", "hns", "irdma", "mlx4", "mlx5", "rxe"];
+
+#[test]
+fn of_every_provider_with_extended_completion_queues_it_is_understood_whose_a_completion_is() {
+    for path in installed(Path::new("/")) {
+        let provider = inspect(&path, &old_kernel()).expect("inspect");
+        let reads = &provider.reads;
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        let is_extended = EXTENDED.iter().any(|own| name == format!("lib{own}-rdmav34.so"));
+        let functions = (reads.read_qp_num.len(), reads.read_opcode.len());
+        assert_eq!(functions, if is_extended { (1, 1) } else { (0, 0) }, "{name}: {reads:?}");
+        assert_eq!(provider.of(Role::StartPoll).next().is_some(), is_extended, "{name}");
+        if is_extended {
+            println!("{name}: {}; {}", reads.number.as_ref().unwrap(), reads.side.as_ref().unwrap());
+        }
+        assert_eq!((reads.number.is_some(), reads.side.is_some()), (is_extended, is_extended), "{name}");
+    }
+}
+
+#[test]
+fn what_mlx5_reads_is_what_its_source_says() {
+    let recipe = provider("mlx5").reads.recipe;
+    // `be32toh(cq->cqe64->sop_drop_qpn) & 0xffffff`
+    assert_eq!((recipe.number.hops, recipe.number.last), (1, 56));
+    assert_eq!((recipe.mask, recipe.shift, recipe.swapped != 0), (0xff_ffff, 0, true));
+    // The upper half of `op_own`: responders' are 1 to 4; 0 is a requester's, whose opcode is the first byte of
+    // `sop_drop_qpn`. What it is for UMR (0x25) and its likes stands in the queue.
+    assert_eq!((recipe.side.at.to[0], recipe.side.at.last), (recipe.number.to[0], 63));
+    for entry in [0x10, 0x21, 0x30, 0x4f] {
+        assert_eq!(recipe.side.of(entry), Some(Side::Receive), "{entry:#x}");
+    }
+    assert!(recipe.more.has(0) && recipe.more.has(1) && recipe.side.of(0).is_none());
+    assert_eq!(recipe.then.at.last, 56);
+    for opcode in [0x08, 0x09, 0x0a, 0x0b, 0x10, 0x11, 0x12] {
+        assert_eq!(recipe.then.of(opcode), Some(Side::Send), "{opcode:#x}");
+    }
+    assert_eq!(recipe.then.of(0x25), None);
+}
+
+/// A function of a loaded library that is given the address of a completion queue.
+type Reader = extern "C" fn(*const u8) -> u32;
+
+/// Loads a library and finds the function at an offset of its file.
+fn load(path: &Path, offset: u64) -> Reader {
+    let name = CString::new(path.to_str().expect("a path")).expect("no NUL");
+    // SAFETY: the libraries of providers register themselves with libibverbs when loaded, and do nothing else.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
+    assert!(!library.is_null(), "{} cannot be loaded", path.display());
+    let real = std::fs::canonicalize(path).expect("a file");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let address =
+        maps.lines().filter(|line| line.ends_with(real.to_str().expect("a path"))).find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let hex = |text: &str| u64::from_str_radix(text, 16).expect("a number");
+            let (start, end) = fields[0].split_once('-').expect("a range");
+            let within = offset.checked_sub(hex(fields[2]))?;
+            (fields[1].contains('x') && within < hex(end) - hex(start)).then(|| hex(start) + within)
+        });
+    let address = address.expect("its code is mapped") as usize as *const ();
+    // SAFETY: a function begins there, with this signature; the library is never unloaded.
+    unsafe { std::mem::transmute::<*const (), Reader>(address) }
+}
+
+/// A made-up completion queue and what it points to, with anything in it.
+struct Memory {
+    places: Vec<Vec<u8>>,
+    state: u64,
+}
+
+impl Memory {
+    const BYTES: usize = 4096;
+
+    fn new() -> Self {
+        Self { places: vec![vec![0; Self::BYTES]; 3], state: 1 }
+    }
+
+    /// Other numbers everywhere, but for the pointers on the way.
+    fn fill(&mut self, paths: &[&RecipePath]) {
+        for place in &mut self.places {
+            for byte in place {
+                // xorshift
+                self.state ^= self.state << 13;
+                self.state ^= self.state >> 7;
+                self.state ^= self.state << 17;
+                *byte = (self.state >> 24) as u8;
+            }
+        }
+        for path in paths {
+            for hop in 0..path.hops as usize {
+                let next = self.places[hop + 1].as_ptr() as u64;
+                let at = path.to[hop] as usize;
+                self.places[hop][at..at + 8].copy_from_slice(&next.to_le_bytes());
+            }
+        }
+    }
+
+    fn at(&mut self, path: &RecipePath) -> &mut [u8] {
+        &mut self.places[path.hops as usize][path.last as usize..]
+    }
+}
+
+/// `IBV_WC_RECV` and the operations on tags; those of drivers are of send queues.
+fn side_of(opcode: u32) -> Side {
+    if (0x80..=0x86).contains(&opcode) { Side::Receive } else { Side::Send }
+}
+
+#[test]
+fn what_is_read_of_a_made_up_completion_queue_is_what_the_providers_own_functions_return() {
+    for name in EXTENDED {
+        let provider = provider(name);
+        let (reads, recipe) = (&provider.reads, &provider.reads.recipe);
+        let read_qp_num = load(&provider.path, reads.read_qp_num[0]);
+        let read_opcode = load(&provider.path, reads.read_opcode[0]);
+        let paths = [&recipe.number, &recipe.side.at, &recipe.then.at];
+        let mut memory = Memory::new();
+        let mut told = BTreeMap::new();
+        for round in 0..64 * 256_u32 {
+            memory.fill(&paths);
+            let [first, second] = [round as u8, (round >> 8) as u8];
+            memory.at(&recipe.then.at)[0] = second;
+            memory.at(&recipe.side.at)[0] = first;
+            let bytes = memory.at(&recipe.number)[..4].try_into().expect("four bytes");
+            let cq = memory.places[0].as_ptr();
+            let number = recipe.number_of(u32::from_le_bytes(bytes));
+            assert_eq!(number, Some(read_qp_num(cq)), "{name}: {bytes:02x?}");
+            let second = memory.at(&recipe.then.at)[0];
+            let side =
+                recipe.side.of(first).or_else(|| recipe.then.of(second).filter(|_| recipe.more.has(first)));
+            if let Some(side) = side {
+                let opcode = read_opcode(cq);
+                assert_eq!(side, side_of(opcode & 0xff), "{name}: {first:#x}, {second:#x}: {opcode:#x}");
+            }
+            *told.entry(side.map(|side| format!("{side:?}"))).or_insert(0) += 1;
+        }
+        println!("{name}: {told:?}");
+        assert!(told.len() >= 2, "{name}: {told:?}");
+    }
 }

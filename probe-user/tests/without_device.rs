@@ -11,10 +11,13 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use data_path::{Held, Told, attach_to_running, can_run, check_one_after_the_other, check_posts, posts};
+use data_path::{
+    Counted, Held, Told, attach_to_running, can_run, check_one_after_the_other, check_posts, posts,
+};
 use probe_user::contexts::{Budget, Found, find};
 use probe_user::entry::Kernel;
 use probe_user::providers::{Role, inspect};
+use serde_json::Value;
 use support::announced::{Announced, MLX5, Model};
 use support::compile;
 
@@ -167,6 +170,68 @@ fn posts_and_polls_of_the_real_mlx5_library_are_counted_to_the_last_request() {
         let command = [program.as_str(), interface, "60", "both"];
         check_posts(&announced.attach_to(&command, ("UVERBS_CQE_VERSION", "1")), 1, &[]);
     }
+}
+
+/// What `shares` says of itself, and what was counted of it.
+fn shares(announced: &Announced, arguments: &[&str]) -> (Value, Counted) {
+    let program = compile(announced.folder.path(), "shares.c", "shares", &["-libverbs"]);
+    let command = [&[program.to_str().expect("a path")], arguments].concat();
+    let told = announced.attach_to(&command, ("UVERBS_CQE_VERSION", "1"));
+    told.assert_nothing_is_lost();
+    let did: Value = serde_json::from_str(&told.printed).expect("what it did");
+    let counted = told.of(did["pid"].as_u64().expect("a pid"));
+    println!("{arguments:?}: {did}");
+    assert_eq!(counted.unmatched(), 0, "{:?}", counted.0);
+    assert!(counted.objects("cq").all(|cq| cq["guessed_cqes"] == 0), "{:?}", counted.0);
+    (did, counted)
+}
+
+#[test]
+fn queue_pairs_that_share_an_extended_queue_and_number_their_requests_alike_have_their_own_latencies() {
+    if !can_announce() {
+        return;
+    }
+    let announced = Announced::new(&MLX5);
+    for named in [&["late", "2", "40"][..], &["late", "2", "40", "named"]] {
+        let (did, counted) = shares(&announced, named);
+        let said = |field: &str| did[field].as_u64().expect("a number");
+        // What was posted first came last, and each request has its own time.
+        let (late, early) = (counted.latency_of("send", 6), counted.latency_of("rdma_write", 12));
+        assert_eq!((late.n, early.n), (40, 40), "{did}: {:?}", counted.0);
+        assert!(late.most >= said("late_least_ns"), "{late:?}: {did}");
+        assert!(early.least <= said("early_most_ns"), "{early:?}: {did}");
+    }
+}
+
+#[test]
+fn seventy_queue_pairs_that_share_an_extended_queue_have_all_their_latencies() {
+    if !can_announce() {
+        return;
+    }
+    let announced = Announced::new(&MLX5);
+    let (did, counted) = shares(&announced, &["many", "70", "30"]);
+    assert_eq!(counted.latencies(), 70 * 30, "{did}");
+    for size_class in 0..12 {
+        let qps = (0..70).filter(|qp| qp % 12 == size_class).count() as u64;
+        let latency = counted.latency_of("rdma_write", size_class);
+        assert_eq!(latency.n, qps * 30, "{size_class}: {:?}", counted.0);
+    }
+}
+
+#[test]
+fn a_failed_completion_of_an_extended_queue_has_the_number_of_its_queue_pair() {
+    if !can_announce() {
+        return;
+    }
+    let announced = Announced::new(&MLX5);
+    let (did, counted) = shares(&announced, &["failed", "2", "1"]);
+    assert_eq!((&did["reaped"], &did["failed"]), (&Value::from(2), &Value::from(1)), "{did}");
+    let failures = counted.0["data_path"]["failures"].as_array().expect("a list");
+    let failed: Vec<_> =
+        failures.iter().map(|f| (&f["what"], &f["number"], &f["code"], &f["count"])).collect();
+    // `IBV_WC_RETRY_EXC_ERR`.
+    let expected = (&Value::from("cqe"), &did["qps"][1]["number"], &Value::from(12), &Value::from(1));
+    assert_eq!(failed, [expected], "{did}");
 }
 
 /// Gives what follows its own copy of the verbs libraries, under the names that the host's have.

@@ -10,7 +10,9 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use probe_common::wire::{KernelOffsets, LOSSES, Site, Slice, Target};
 
 use super::multi::{self, Many};
-use crate::collect::wire::{Buckets, Counters, DataPathTables, PlainSite, PlainSlice, PlainTarget};
+use crate::collect::wire::{
+    Buckets, Counters, DataPathTables, PlainRecipe, PlainSite, PlainSlice, PlainTarget,
+};
 
 /// Names a BPF object to use in place of the one built in.
 const OBJECT_VARIABLE: &str = "RDMA_PROBE_BPF_OBJECT";
@@ -241,6 +243,14 @@ impl Programs {
     /// As [`Programs::take_events`].
     pub fn take_slices(&mut self) -> Result<Array<MapData, PlainSlice>, LoadError> {
         self.take("SLICES")
+    }
+
+    /// Where the programs read whose completion entry an extended queue stands at.
+    ///
+    /// # Errors
+    /// As [`Programs::take_events`].
+    pub fn take_recipes(&mut self) -> Result<Array<MapData, PlainRecipe>, LoadError> {
+        self.take("RECIPES")
     }
 
     /// The tables of the data path.

@@ -234,6 +234,9 @@ fn row(object: &Object, out: &mut impl Write) -> io::Result<()> {
             c.cut_polls
         )?;
     }
+    if object.guessed_cqes != 0 {
+        write!(out, "; of {} completions it is guessed whose they are", object.guessed_cqes)?;
+    }
     if c.cut != 0 {
         write!(out, "; {} chains too long to be walked: counts are too low", c.cut)?;
     }

@@ -68,6 +68,21 @@ fn table(out: &mut impl Write, provider: &Provider, extended: bool) -> io::Resul
     for function in classic.chain(more.clone().filter(|_| extended)) {
         row(out, function)?;
     }
+    if extended {
+        let reads = &provider.reads;
+        let parts = [
+            ("read_qp_num", &reads.read_qp_num, &reads.number),
+            ("read_opcode", &reads.read_opcode, &reads.side),
+        ];
+        for (field, functions, understood) in
+            parts.into_iter().filter(|(_, functions, _)| !functions.is_empty())
+        {
+            let places = functions.iter().map(|f| format!("+{f:#x}")).collect::<Vec<_>>().join(" ");
+            let understood =
+                understood.as_deref().unwrap_or("not understood: it is guessed what a completion is of");
+            writeln!(out, "  {field:<24}{places:<24}{:<15}{understood}", "read, not run")?;
+        }
+    }
     if provider.functions.is_empty() {
         writeln!(out, "  no data path found in the file; a running process still shows its own")?;
     } else if !extended && more.clone().next().is_some() {

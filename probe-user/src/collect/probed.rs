@@ -286,6 +286,7 @@ fn detail(object: &Object) -> Option<QueueDetail> {
         // Where not every poll is looked at, one may have come between.
         blind_events: (object.blind_events > 0 && object.looked_at == object.calls())
             .then_some(object.blind_events),
+        guessed_cqes: (object.guessed_cqes > 0).then_some(object.guessed_cqes),
         ..QueueDetail::default()
     };
     (detail != QueueDetail::default()).then_some(detail)
@@ -313,6 +314,7 @@ mod tests {
             thread_changes: 0,
             most_cqes: 0,
             blind_events: 0,
+            guessed_cqes: 0,
             max_send_wr: None,
             most_outstanding: None,
             unmatched: 0,

@@ -30,8 +30,8 @@ use crate::attach::{
 };
 use crate::contexts::ObjectAt;
 use crate::data_path::{
-    Allowed, Asking, Attacher, Calibration, Costs, Counting, Governor, Reading as DataPathReading, Targets,
-    Told,
+    Allowed, Asking, Attacher, Calibration, Costs, Counting, Governor, Reading as DataPathReading, Recipes,
+    Targets, Told,
 };
 use crate::hooks::{KERNEL_HOOKS, library_hooks};
 use crate::kernel::{self, Btf, Offsets};
@@ -313,8 +313,10 @@ impl Session {
             }
             _ => Asking::Everything { taps },
         };
+        let recipes = Recipes::new(programs.take_recipes()?);
         let programs = Arc::new(programs);
-        let attacher = counting.is_some().then(|| Attacher::new(Arc::clone(&programs), asking, costs));
+        let attacher =
+            counting.is_some().then(|| Attacher::new(Arc::clone(&programs), asking, costs, recipes));
         let spaces = Arc::new(Mutex::new(Spaces::default()));
         let whole_host = self.options.whole_host;
         let (mappings, no_mappings) = match Mappings::new(whole_host, Arc::clone(&spaces)) {

@@ -5,6 +5,7 @@ use aya::maps::{HashMap, MapData};
 use probe_common::counters::{
     FailureKey, LatencyKey, ObjectCounters, ObjectKey, Ring, RingKey, Senders, SendersKey,
 };
+use probe_common::recipe::Recipe;
 use probe_common::wire::{
     BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, Slice, StackedCall,
     Target,
@@ -59,6 +60,7 @@ plain!(
     PlainSendersKey(SendersKey),
     PlainSenders(Senders),
     PlainLatencyKey(LatencyKey),
+    PlainRecipe(Recipe),
 );
 
 const _: () = assert!(

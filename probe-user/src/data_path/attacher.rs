@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -14,7 +14,7 @@ use probe_common::site::Rates;
 use super::governor::{Flags, Governor};
 use super::group::{Group, Way};
 use super::point::{self, Point, Turn};
-use super::{Costs, Source, own_sites};
+use super::{Costs, Recipes, Source, own_sites};
 use crate::attach::{
     AttachError, Circumstances, Link, LoadError, Pmu, Programs, drop_links, verdict_of, verdict_on_loading,
 };
@@ -50,6 +50,7 @@ pub struct Attacher {
     /// Libraries of ours that were asked for everything, by process.
     flags: HashMap<u32, Flags>,
     costs: Costs,
+    recipes: Recipes,
 }
 
 /// Who asks the libraries of ours for what they are to tell.
@@ -80,11 +81,13 @@ struct HeldFile {
     inspected: bool,
     /// Its `next_poll` is not probed: see [`point::affordable`].
     next_poll_unseen: bool,
+    /// The place of what tells whose completion entry its extended polls stand at; `None` until one is probed.
+    recipe: Option<u64>,
 }
 
 impl Attacher {
     /// Nothing attached yet. What hits cost is measured with the first that is, and told in `costs`.
-    pub fn new(programs: Arc<Programs>, asking: Asking, costs: Costs) -> Self {
+    pub fn new(programs: Arc<Programs>, asking: Asking, costs: Costs, recipes: Recipes) -> Self {
         Self {
             kernel: Kernel::running(),
             pmu: Pmu::read("uprobe"),
@@ -98,6 +101,7 @@ impl Attacher {
             asking,
             flags: HashMap::new(),
             costs,
+            recipes,
         }
     }
 
@@ -217,6 +221,7 @@ impl Attacher {
                     points: BTreeSet::new(),
                     inspected: false,
                     next_poll_unseen: false,
+                    recipe: None,
                 })
             }
         };
@@ -228,6 +233,12 @@ impl Attacher {
             held.next_poll_unseen |= dear.iter().any(Point::is_next_poll);
             let verdict = || Verdict::NotHere { why: TOO_DEAR.to_owned() };
             probes.extend(dear.iter().map(|point| told(point, shown, verdict())));
+        }
+        if points.iter().any(Point::shows_entries) {
+            let recipe = *held.recipe.get_or_insert_with(|| {
+                providers::reads(&path_of(file)).map_or(0, |reads| self.recipes.place_of(&reads.recipe))
+            });
+            points.iter_mut().filter(|point| point.shows_entries()).for_each(|point| point.cookie = recipe);
         }
         points.sort();
         let file = Arc::clone(&held.file);
@@ -482,9 +493,13 @@ fn drivers() -> Vec<String> {
     drivers
 }
 
+/// A path to an open file, whatever mount namespace it is of.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
 fn from_file(file: &File, kernel: &Kernel) -> Vec<Point> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let Ok(provider) = providers::inspect(Path::new(&path), kernel) else { return Vec::new() };
+    let Ok(provider) = providers::inspect(&path_of(file), kernel) else { return Vec::new() };
     let functions = provider.functions.iter();
     functions
         .filter_map(|f| Some(point::function(f.role, f.file_offset?, f.probe_delta?, f.class?)))

@@ -90,6 +90,8 @@ pub struct Object {
     pub most_cqes: u64,
     /// Of a completion queue: events taken though it had not been polled since it was armed.
     pub blind_events: u64,
+    /// Of a completion queue: completion entries an extended poll stood at of which it was guessed what they complete.
+    pub guessed_cqes: u64,
     /// Send work requests by size class: n for more than 2^(n−1) and at most 2^n bytes.
     pub sizes: BTreeMap<u8, u64>,
     /// Send work requests the queue holds; `None` where the queue pair was not seen being made.
@@ -433,6 +435,7 @@ fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
         thread_changes: d[detail::THREAD_CHANGES],
         most_cqes: if kind == Kind::Cq { c.counters[cq::MOST_CQES] } else { 0 },
         blind_events: d[detail::BLIND_EVENTS],
+        guessed_cqes: d[detail::GUESSED],
         sizes,
         max_send_wr: (granted.known != 0).then_some(granted.max_send_wr),
         most_outstanding: Some(d[detail::MOST_OUTSTANDING]).filter(|most| *most != 0),

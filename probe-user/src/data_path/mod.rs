@@ -13,10 +13,12 @@ mod governor;
 mod group;
 mod own_sites;
 mod point;
+mod recipes;
 mod spending;
 
 pub use attacher::{Asking, Attacher};
 pub use cost::{Calibration, Costs, HitCost};
 pub use counting::{Counting, Details, Failed, Failure, Object, Reading, ReapLatency, Source};
 pub use governor::{Allowed, Governor, SlicesTold, Told};
+pub use recipes::Recipes;
 pub use spending::{Own, Spending, Targets};

@@ -135,6 +135,11 @@ pub fn affordable(points: Vec<Point>, unseen: bool) -> (Vec<Point>, Vec<Point>) 
 }
 
 impl Point {
+    /// True where an extended completion queue is looked at, which may show a completion entry by then.
+    pub fn shows_entries(&self) -> bool {
+        matches!(self.program, "start_poll_leave" | "next_poll_leave")
+    }
+
     /// True for a probe of a `next_poll`.
     pub fn is_next_poll(&self) -> bool {
         self.name == Role::NextPoll.name()

@@ -19,6 +19,10 @@ const QP_FIRST: u64 = 184;
 const QP_END: u64 = 344;
 /// Behind the three that walk a completion queue, the first of those that read an entry.
 const CQ_READ_OPCODE: u64 = 168;
+const CQ_READ_VENDOR_ERROR: u64 = 176;
+const CQ_READ_QP_NUM: u64 = 200;
+/// The first of the three that walk it.
+const CQ_FIRST: u64 = 144;
 /// The last field of `struct ibv_cq_ex`.
 const CQ_LAST_FIELD: u64 = 280;
 /// The object may begin within the provider's own struct: farthest start looked for.
@@ -51,6 +55,34 @@ pub fn functions(library: &Library) -> BTreeSet<(Role, u64, FoundBy)> {
         }
     }
     found.extend(poll_rows(library));
+    found
+}
+
+/// Functions of `struct ibv_cq_ex` that tell whose a completion entry is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Readers {
+    /// Behind `ibv_wc_read_qp_num`.
+    pub qp_num: BTreeSet<u64>,
+    /// Behind `ibv_wc_read_opcode`.
+    pub opcode: BTreeSet<u64>,
+}
+
+/// Those of a library. The code that makes an extended completion queue always stores the ones that read opcode and
+/// vendor error, and those that were asked for.
+pub fn readers(library: &Library) -> Readers {
+    let mut found = Readers::default();
+    for start in library.functions() {
+        for fields in filled(library, start).into_values() {
+            let are_readers = fields.keys().all(|at| (CQ_FIRST..=CQ_LAST_FIELD).contains(at))
+                && [CQ_READ_OPCODE, CQ_READ_VENDOR_ERROR, CQ_READ_QP_NUM]
+                    .iter()
+                    .all(|at| fields.contains_key(at));
+            if are_readers {
+                found.opcode.extend(&fields[&CQ_READ_OPCODE]);
+                found.qp_num.extend(&fields[&CQ_READ_QP_NUM]);
+            }
+        }
+    }
     found
 }
 

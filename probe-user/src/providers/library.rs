@@ -38,6 +38,7 @@ pub struct Library {
     pub private_abi: Option<u32>,
     starts: BTreeSet<u64>,
     text: (u64, Vec<u8>),
+    constants: (u64, Vec<u8>),
     segments: Vec<Segment>,
 }
 
@@ -89,7 +90,8 @@ impl Library {
             })
             .collect();
         let strings = section(".dynstr").1;
-        Ok(Self { pointers, stubs, private_abi: private_abi(&strings), starts, text, segments })
+        let constants = section(".rodata");
+        Ok(Self { pointers, stubs, private_abi: private_abi(&strings), starts, text, constants, segments })
     }
 
     /// True when a function begins at the address.
@@ -111,6 +113,19 @@ impl Library {
         text.get(at(start)..end).unwrap_or_default()
     }
 
+    /// The code at an address, to the end of all there is.
+    pub fn code_at(&self, address: u64) -> &[u8] {
+        from(&self.text, address)
+    }
+
+    /// So many bytes (at most 8) of what is read only and no pointer, as a little-endian number.
+    pub fn constant(&self, address: u64, bytes: usize) -> Option<u64> {
+        let mut number = [0; 8];
+        let read = from(&self.constants, address).get(..bytes)?;
+        number.get_mut(..bytes)?.copy_from_slice(read);
+        Some(u64::from_le_bytes(number))
+    }
+
     /// The function a data word points to, if it points to one of this library's.
     pub fn function_in(&self, word: u64) -> Option<u64> {
         match self.pointers.get(&word) {
@@ -126,6 +141,12 @@ impl Library {
             (within < s.file_size).then(|| s.file_offset.checked_add(within)).flatten()
         })
     }
+}
+
+/// A section from an address on.
+fn from((base, bytes): &(u64, Vec<u8>), address: u64) -> &[u8] {
+    let at = address.checked_sub(*base).and_then(|at| usize::try_from(at).ok());
+    at.and_then(|at| bytes.get(at..)).unwrap_or_default()
 }
 
 /// Every word the dynamic linker fills in.

@@ -9,6 +9,7 @@ mod extended;
 mod flow;
 mod library;
 mod ops;
+mod reads;
 
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,7 @@ use crate::entry::{self, Choice, Class, Entry, Kernel, Owner};
 use library::{Library, Pointer};
 
 pub(crate) use library::function_starts;
+pub use reads::Reads;
 
 /// Why a library could not be inspected.
 #[derive(Debug, thiserror::Error)]
@@ -195,6 +197,8 @@ pub struct Provider {
     pub tables: usize,
     /// Functions of its data path, by role, each once.
     pub functions: Vec<Function>,
+    /// What tells whose completion entry an extended poll stands at; empty where it has no extended completion queues.
+    pub reads: Reads,
 }
 
 impl Provider {
@@ -245,7 +249,17 @@ pub fn inspect(path: &Path, kernel: &Kernel) -> Result<Provider, ProviderError> 
         private_abi: library.private_abi,
         tables: ops::tables(&library).len(),
         functions,
+        reads: reads::reads(&library, &extended::readers(&library)),
     })
+}
+
+/// What tells whose completion entry an extended poll stands at, from a provider library's file.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn reads(path: &Path) -> Result<Reads, ProviderError> {
+    let library = Library::open(path)?;
+    Ok(reads::reads(&library, &extended::readers(&library)))
 }
 
 fn local(library: &Library, role: Role, address: u64, found_by: FoundBy, kernel: &Kernel) -> Function {

@@ -382,6 +382,10 @@ pub struct QueueDetail {
     /// (`ibv_req_notify_cq`): what completed before it was armed raised no event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blind_events: Option<u64>,
+    /// Completion entries an extended poll stood at of which it was guessed what they complete, for the provider's
+    /// functions that tell are not understood: latencies of queue pairs that share the queue may be exchanged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guessed_cqes: Option<u64>,
     /// From post to the poll that reaped the completion (polling delay included), of signalled work requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub post_to_reap_ns: Vec<ReapLatency>,

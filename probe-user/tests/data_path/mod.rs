@@ -186,6 +186,18 @@ impl Counted {
         })
     }
 
+    /// Those of an opcode and size class.
+    pub fn latency_of(&self, opcode: &str, size_class: u8) -> Latencies {
+        let classes = self.0["data_path"]["post_to_reap"].as_array().into_iter().flatten();
+        let own = classes.filter(|class| class["opcode"] == opcode && class["size_class"] == size_class);
+        let buckets = own.flat_map(|class| class["ns"].as_object().into_iter().flatten());
+        buckets.fold(Latencies::default(), |sum, (bucket, n)| {
+            let (bucket, n): (u16, u64) = (bucket.parse().expect("a bucket"), n.as_u64().expect("a count"));
+            let bound = |bucket| n * probe_common::histogram::lower_bound(bucket);
+            Latencies { n: sum.n + n, least: sum.least + bound(bucket), most: sum.most + bound(bucket + 1) }
+        })
+    }
+
     /// Completion entries whose work request was not found.
     pub fn unmatched(&self) -> u64 {
         self.0["data_path"]["unmatched"].as_u64().expect("a number")
@@ -196,6 +208,14 @@ impl Counted {
         let objects = self.0["data_path"]["objects"].as_array().into_iter().flatten();
         objects.filter(move |object| object["kind"] == kind)
     }
+}
+
+/// Some latencies: how many, and what they come to together, at least and at most, in ns.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Latencies {
+    pub n: u64,
+    pub least: u64,
+    pub most: u64,
 }
 
 /// All that `rdma-probe count` told.

@@ -6,7 +6,8 @@
  * The device itself is any character device at /dev/infiniband, announced in the folder SYSFS_PATH. ioctl() on it says
  * that the kernel has none, and libibverbs takes the older commands by write(). What the library maps of the device is
  * memory that nobody reads. For mlx5 there is also a device: a thread that follows the doorbell records, reads the
- * entries of work queues and writes those of completion queues; one in UVERBS_PACE_NS, or as fast as it can.
+ * entries of work queues and writes those of completion queues; one in UVERBS_PACE_NS, or as fast as it can. It refuses
+ * writes with the key 0xbad.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,6 +33,7 @@
 #define MOST 4096
 #define FIRST_QP 0x100
 #define BLOCK 64
+#define REFUSED 0xbad
 
 struct completions {
 	char *buffer;
@@ -87,6 +89,18 @@ static void complete(struct completions *to, const struct queue *of, uint32_t nu
 	to->produced++;
 }
 
+/* The same of a request that failed. */
+static void fail(struct completions *to, uint32_t number, uint32_t opcode, uint16_t block)
+{
+	struct mlx5_err_cqe *entry = (void *)(to->buffer + (to->produced & (to->entries - 1)) * BLOCK);
+
+	entry->syndrome = MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR;
+	entry->s_wqe_opcode_qpn = htobe32(opcode << 24 | number);
+	entry->wqe_counter = htobe16(block);
+	__atomic_store_n(&entry->op_own, MLX5_CQE_REQ_ERR << 4 | !!(to->produced & to->entries), __ATOMIC_RELEASE);
+	to->produced++;
+}
+
 static uint16_t doorbell(const struct queue *queue, int which)
 {
 	return be32toh(__atomic_load_n(&queue->doorbells[which], __ATOMIC_ACQUIRE));
@@ -125,7 +139,10 @@ static void serve(uint32_t number, uint64_t pace, uint64_t now)
 				break;
 			complete(peer->of_receives, peer, queue->peer, 0, peer->received++, MLX5_CQE_RESP_SEND);
 		}
-		if (entry->fm_ce_se & MLX5_WQE_CTRL_CQ_UPDATE)
+		if (opcode == MLX5_OPCODE_RDMA_WRITE &&
+		    be32toh(((const struct mlx5_wqe_raddr_seg *)(entry + 1))->rkey) == REFUSED)
+			fail(queue->of_sends, number, opcode, queue->sent);
+		else if (entry->fm_ce_se & MLX5_WQE_CTRL_CQ_UPDATE)
 			complete(queue->of_sends, queue, number, opcode, queue->sent, MLX5_CQE_REQ);
 		queue->sent += (sixteenths + 3) / 4;
 	}

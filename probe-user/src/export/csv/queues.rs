@@ -128,6 +128,7 @@ impl Queues {
             ("most_outstanding", detail.most_outstanding),
             ("most_cqes_per_poll", detail.most_cqes_per_poll),
             ("blind_events", detail.blind_events),
+            ("guessed_cqes", detail.guessed_cqes),
         ] {
             value.map_or(Ok(()), |value| row(figure, String::new(), value))?;
         }

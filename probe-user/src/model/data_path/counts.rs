@@ -136,6 +136,7 @@ impl QueueDetail {
             (&mut self.could_inline, other.could_inline),
             (&mut self.mergeable, other.mergeable),
             (&mut self.blind_events, other.blind_events),
+            (&mut self.guessed_cqes, other.guessed_cqes),
         ] {
             if let Some(other) = other {
                 *mine = Some(with(mine.unwrap_or(0), other));

@@ -193,6 +193,7 @@ fn polls(c: &QueueCounts) -> Polls {
         empty_share: share(c.empty_polls, c.polls),
         most_cqes_per_poll: detail.and_then(|d| d.most_cqes_per_poll),
         blind_events: detail.and_then(|d| d.blind_events),
+        guessed_cqes: detail.and_then(|d| d.guessed_cqes),
         cqe_to_post_ns: detail
             .and_then(|d| d.cqe_to_post_ns.as_ref())
             .map(|h| latency(h, h.highest().map(|(_, high)| high))),

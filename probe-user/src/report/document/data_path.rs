@@ -172,6 +172,8 @@ pub struct Polls {
     pub most_cqes_per_poll: Option<u64>,
     /// Events taken though the queue had not been polled since it was armed; `null` where none was seen.
     pub blind_events: Option<u64>,
+    /// Completions of which it was guessed what they complete; `null` where none was.
+    pub guessed_cqes: Option<u64>,
     /// From a poll that brought completions to the next post of the thread, where known.
     pub cqe_to_post_ns: Option<Latency>,
 }

@@ -124,6 +124,9 @@ impl Text<'_> {
         if let Some(n) = p.blind_events {
             text += &format!("  {} events taken with no poll since", count(n));
         }
+        if let Some(n) = p.guessed_cqes {
+            text += &format!("  of {} completions it is guessed whose they are", count(n));
+        }
         self.row("polls", &text)?;
         if let Some(n) = p.cut_polls.filter(|n| *n > 0) {
             let text = format!(

@@ -1,0 +1,151 @@
+//! What the functions behind `ibv_wc_read_qp_num` and `ibv_wc_read_opcode` read, told from their code.
+//!
+//! They are short, and read a completion entry: mlx5's follows a pointer in its completion queue to the entry, and takes
+//! 24 bits of four bytes there. Where every way through such a function is understood and all return the same bits of
+//! memory, a BPF program can read the same ([`Recipe`]). An opcode is looked up, by tables and comparisons; of it only
+//! sends and receives are told apart ([`side`]).
+
+mod compute;
+mod machine;
+mod side;
+mod value;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use probe_common::recipe::{MOST_HOPS, Path, Recipe, Set, Split};
+use serde::Serialize;
+
+use super::extended::Readers;
+use super::library::Library;
+use machine::{Byte, Machine, Pointer};
+use side::side;
+use value::{Bit, Word};
+
+/// What a provider's file tells of whose a completion entry is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Reads {
+    /// Functions behind `ibv_wc_read_qp_num`, by file offset.
+    pub read_qp_num: Vec<u64>,
+    /// Where they find the QP number; `None` where that is not understood, or they differ.
+    pub number: Option<String>,
+    /// Functions behind `ibv_wc_read_opcode`, by file offset.
+    pub read_opcode: Vec<u64>,
+    /// Which bytes tell sends from receives; `None` as above.
+    pub side: Option<String>,
+    /// The same for BPF programs.
+    #[serde(skip)]
+    pub recipe: Recipe,
+}
+
+/// Reads the code of a library's functions.
+pub(super) fn reads(library: &Library, readers: &Readers) -> Reads {
+    let number = agreed(&readers.qp_num, |function| number(library, function));
+    let side = agreed(&readers.opcode, |function| side(library, function));
+    let recipe = Recipe {
+        number: number.map_or(Path::default(), |n| n.at),
+        mask: number.map_or(0, |n| n.mask),
+        shift: number.map_or(0, |n| n.shift),
+        swapped: number.map_or(0, |n| n.swapped.into()),
+        side: side.map_or(Split::default(), |side| side.first),
+        more: side.map_or(Set::default(), |side| side.more),
+        then: side.map_or(Split::default(), |side| side.then),
+    };
+    let offsets =
+        |functions: &BTreeSet<u64>| functions.iter().filter_map(|f| library.file_offset(*f)).collect();
+    Reads {
+        read_qp_num: offsets(&readers.qp_num),
+        number: number.map(|number| number.to_string()),
+        read_opcode: offsets(&readers.opcode),
+        side: side.map(|side| side.to_string()),
+        recipe,
+    }
+}
+
+/// What all of these functions tell, where each tells something and all the same: which of them a completion queue has
+/// does not matter then.
+fn agreed<T: PartialEq>(functions: &BTreeSet<u64>, of: impl Fn(u64) -> Option<T>) -> Option<T> {
+    let mut all = functions.iter().map(|function| of(*function));
+    let first = all.next()??;
+    all.all(|other| other.as_ref() == Some(&first)).then_some(first)
+}
+
+/// Where a QP number is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Number {
+    at: Path,
+    mask: u32,
+    shift: u32,
+    swapped: bool,
+}
+
+fn number(library: &Library, function: u64) -> Option<Number> {
+    let mut machine = Machine::new(library);
+    let results: Option<Vec<Word>> = machine.results(function)?.into_iter().collect();
+    let results = results?;
+    let (first, others) = results.split_first()?;
+    others.iter().all(|other| other.low(32) == first.low(32)).then(|| number_in(*first, &machine.bytes))?
+}
+
+/// The bits of memory that make up a number, where they are those of four bytes in order.
+fn number_in(word: Word, bytes: &[Byte]) -> Option<Number> {
+    let mut bits = Vec::new();
+    for (place, bit) in (0_u32..32).zip(word.0) {
+        match bit {
+            Bit::Known(false) => {}
+            Bit::Of { byte, bit } => bits.push((place, *bytes.get(usize::from(byte))?, u32::from(bit))),
+            Bit::Known(true) | Bit::Unknown => return None,
+        }
+    }
+    let (_, (pointer, _), _) = *bits.first()?;
+    if bits.iter().any(|(_, (other, _), _)| *other != pointer) {
+        return None;
+    }
+    let ats = || bits.iter().map(|(_, (_, at), _)| *at);
+    let (lowest, highest) = (ats().min()?, ats().max()?);
+    // Read as the provider reads it, so as not to reach into a page that may not be there.
+    let aligned = lowest.div_euclid(4).checked_mul(4)?;
+    let first = if highest.checked_sub(aligned)? < 4 { aligned } else { lowest };
+    if highest.checked_sub(first)? >= 4 {
+        return None;
+    }
+    let mask = bits.iter().fold(0, |mask, (place, ..)| mask | 1 << place);
+    [false, true].into_iter().find_map(|swapped| {
+        let place_in_memory = |at: i64, bit: u32| {
+            let byte = u32::try_from(at - first).unwrap_or(0);
+            8 * if swapped { 3 - byte } else { byte } + bit
+        };
+        let (place, (_, at), bit) = *bits.first()?;
+        let shift = place_in_memory(at, bit).checked_sub(place)?;
+        let in_order = bits.iter().all(|(place, (_, at), bit)| place_in_memory(*at, *bit) == place + shift);
+        in_order.then_some(Number { at: path(pointer, first), mask, shift, swapped })
+    })
+}
+
+fn path(pointer: Pointer, last: i64) -> Path {
+    Path { hops: pointer.hops as u64, to: pointer.to, last }
+}
+
+/// `[[cq+0x1a0]+0x38]`.
+struct Shown<'a>(&'a Path);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hops = usize::try_from(self.0.hops).unwrap_or(MOST_HOPS).min(MOST_HOPS);
+        let displacements = self.0.to.iter().take(hops).chain([&self.0.last]);
+        let mut text = "cq".to_owned();
+        for at in displacements {
+            let sign = if *at < 0 { '-' } else { '+' };
+            text = format!("[{text}{sign}{:#x}]", at.unsigned_abs());
+        }
+        out.write_str(&text)
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = if self.swapped { ", big-endian" } else { "" };
+        let shift = if self.shift == 0 { String::new() } else { format!(" >> {}", self.shift) };
+        write!(out, "{}{order}{shift} & {:#x}", Shown(&self.at), self.mask)
+    }
+}
