@@ -94,6 +94,20 @@ impl Library {
         Ok(Self { pointers, stubs, private_abi: private_abi(&strings), starts, text, constants, segments })
     }
 
+    /// A library of nothing but this code, at 0x1000, and these constants, at 0x2000.
+    #[cfg(test)]
+    pub fn of_code(code: &[u8], constants: &[u8]) -> Self {
+        Self {
+            pointers: BTreeMap::new(),
+            stubs: BTreeMap::new(),
+            private_abi: None,
+            starts: BTreeSet::from([0x1000]),
+            text: (0x1000, code.to_vec()),
+            constants: (0x2000, constants.to_vec()),
+            segments: Vec::new(),
+        }
+    }
+
     /// True when a function begins at the address.
     pub fn is_function(&self, address: u64) -> bool {
         self.starts.contains(&address)

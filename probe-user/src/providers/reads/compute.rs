@@ -191,7 +191,8 @@ fn flags_of(value: Word, bits: usize) -> Flags {
     } else {
         own.iter().all(|bit| *bit == Bit::Known(false)).then_some(true)
     };
-    Flags { carry: Some(false), zero, sign: own.last().and_then(|bit| bit.known()), overflow: Some(false) }
+    let sign = own.last().and_then(|bit| bit.known());
+    Flags { carry: Some(false), zero, sign, overflow: Some(false), result: Some(value.low(bits)) }
 }
 
 /// `a + b + carried`, or `a − b − carried`, so many bits wide, as far as it is known: bit by bit from below.
@@ -278,6 +279,28 @@ impl State {
             }
         };
         true
+    }
+
+    /// What was computed last is zero on this way, or is not: what that says of bits of memory is known of registers from
+    /// here on. Compilers return the zero they have compared with.
+    pub fn learn(&mut self, is_zero: bool) {
+        let Some(result) = self.flags.result else { return };
+        let mut open = result.0.into_iter().filter(|bit| *bit != Bit::Known(false));
+        let learnt: Vec<Bit> = match (open.next(), open.next()) {
+            _ if is_zero => result.0.into_iter().filter(|bit| matches!(bit, Bit::Of { .. })).collect(),
+            // Not zero, and only one bit may be set: it is.
+            (Some(bit @ Bit::Of { .. }), None) => vec![bit],
+            _ => return,
+        };
+        for value in &mut self.registers {
+            if let Value::Word(word) = value {
+                for bit in &mut word.0 {
+                    if learnt.contains(bit) {
+                        *bit = Bit::Known(!is_zero);
+                    }
+                }
+            }
+        }
     }
 
     /// Extends the lower `bits` bits of the accumulator with their sign into `to`.

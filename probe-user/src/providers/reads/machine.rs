@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{ConditionCode, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use probe_common::recipe::MOST_HOPS;
 
 use super::super::library::Library;
@@ -58,6 +58,8 @@ pub struct Flags {
     pub zero: Option<bool>,
     pub sign: Option<bool>,
     pub overflow: Option<bool>,
+    /// What was computed: nothing but zeroes where `zero` is set.
+    pub result: Option<Word>,
 }
 
 /// Where a way has come to.
@@ -110,7 +112,13 @@ impl<'a> Machine<'a> {
                         if met > MOST_WAYS {
                             return None;
                         }
-                        ways.push_back(State { at: target, ..state.clone() });
+                        let mut other = State { at: target, ..state.clone() };
+                        let condition = instruction.condition_code();
+                        if matches!(condition, ConditionCode::e | ConditionCode::ne) {
+                            other.learn(condition == ConditionCode::e);
+                            state.learn(condition != ConditionCode::e);
+                        }
+                        ways.push_back(other);
                     }
                     Step::Returns => break Some(state.registers[Register::RAX.number()].word()),
                     Step::NotUnderstood => break None,

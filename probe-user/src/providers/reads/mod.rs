@@ -149,3 +149,106 @@ impl fmt::Display for Number {
         write!(out, "{}{order}{shift} & {:#x}", Shown(&self.at), self.mask)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number_of(code: &[u8]) -> Option<Number> {
+        number(&Library::of_code(code, &[]), 0x1000)
+    }
+
+    fn shown(code: &[u8]) -> Option<String> {
+        number_of(code).map(|number| number.to_string())
+    }
+
+    #[test]
+    fn a_number_behind_a_pointer_is_found_whatever_its_order_and_width() {
+        // mov rax,[rdi+0x210]; mov eax,[rax+0x38]; bswap eax; and eax,0xffffff; ret
+        let mlx5 =
+            [0x48, 0x8b, 0x87, 0x10, 2, 0, 0, 0x8b, 0x40, 0x38, 0x0f, 0xc8, 0x25, 0xff, 0xff, 0xff, 0, 0xc3];
+        assert_eq!(shown(&mlx5).unwrap(), "[[cq+0x210]+0x38], big-endian & 0xffffff");
+        // mov rax,[rdi+0x170]; movzx eax,word [rax+6]; ret : read by the four bytes around, which lie in one page
+        let efa = [0x48, 0x8b, 0x87, 0x70, 1, 0, 0, 0x0f, 0xb7, 0x40, 0x06, 0xc3];
+        assert_eq!(shown(&efa).unwrap(), "[[cq+0x170]+0x4] >> 16 & 0xffff");
+        // mov eax,[rdi+8]; shr eax,8; ret
+        assert_eq!(shown(&[0x8b, 0x47, 0x08, 0xc1, 0xe8, 0x08, 0xc3]).unwrap(), "[cq+0x8] >> 8 & 0xffffff");
+        // mov rax,[rdi-8]; mov eax,[rax]; ret
+        assert_eq!(shown(&[0x48, 0x8b, 0x47, 0xf8, 0x8b, 0, 0xc3]).unwrap(), "[[cq-0x8]+0x0] & 0xffffffff");
+    }
+
+    #[test]
+    fn what_is_no_number_in_memory_is_not_understood() {
+        let all: [&[u8]; 8] = [
+            // mov eax,[rdi+8]; add eax,[rdi+12]; ret
+            &[0x8b, 0x47, 0x08, 0x03, 0x47, 0x0c, 0xc3],
+            // mov eax,[rdi+8]; or eax,1; ret
+            &[0x8b, 0x47, 0x08, 0x83, 0xc8, 0x01, 0xc3],
+            // mov dword [rdi+8],0; mov eax,[rdi+12]; ret : writes
+            &[0xc7, 0x47, 0x08, 0, 0, 0, 0, 0x8b, 0x47, 0x0c, 0xc3],
+            // call +0; mov eax,[rdi+8]; ret
+            &[0xe8, 0, 0, 0, 0, 0x8b, 0x47, 0x08, 0xc3],
+            // cmp dword [rdi],0; mov eax,[rdi+8]; je +3; mov eax,[rdi+12]; ret : one or the other
+            &[0x83, 0x3f, 0, 0x8b, 0x47, 0x08, 0x74, 0x03, 0x8b, 0x47, 0x0c, 0xc3],
+            // jmp to itself
+            &[0xeb, 0xfe],
+            // xor eax,eax; ret
+            &[0x31, 0xc0, 0xc3],
+            // mov rax,[rdi]; mov rax,[rax]; mov rax,[rax]; mov eax,[rax]; ret : farther than is followed
+            &[0x48, 0x8b, 0x07, 0x48, 0x8b, 0, 0x48, 0x8b, 0, 0x8b, 0, 0xc3],
+        ];
+        for code in all {
+            assert_eq!(number_of(code), None, "{code:02x?}");
+        }
+        // Both arms the same: cmp dword [rdi],0; je +4; mov eax,[rdi+8]; ret; mov eax,[rdi+8]; ret
+        let both = [0x83, 0x3f, 0, 0x74, 0x04, 0x8b, 0x47, 0x08, 0xc3, 0x8b, 0x47, 0x08, 0xc3];
+        assert!(number_of(&both).is_some());
+    }
+
+    #[test]
+    fn an_opcode_looked_up_in_a_table_tells_its_side_for_the_values_in_it() {
+        // movzx ecx,byte [rdi+8]; cmp ecx,3; ja +11; lea rdx,[rip+0xff0]; movzx eax,byte [rdx+rcx]; ret; mov eax,0x8f; ret
+        let code = [
+            0x0f, 0xb6, 0x4f, 0x08, 0x83, 0xf9, 0x03, 0x77, 0x0c, 0x48, 0x8d, 0x15, 0xf0, 0x0f, 0, 0, 0x0f,
+            0xb6, 0x04, 0x0a, 0xc3, 0xb8, 0x8f, 0, 0, 0, 0xc3,
+        ];
+        let library = Library::of_code(&code, &[0, 1, 0x80, 0x81]);
+        let told = side(&library, 0x1000).unwrap();
+        use probe_common::recipe::Side::{Receive, Send};
+        let sides: Vec<_> = (0..5).map(|value| told.first.of(value)).collect();
+        assert_eq!(sides, [Some(Send), Some(Send), Some(Receive), Some(Receive), None]);
+        // Behind the end of what the file holds nothing is known.
+        let told = side(&Library::of_code(&code, &[0, 1, 0x80]), 0x1000).unwrap();
+        assert_eq!(told.first.of(3), None);
+    }
+
+    #[test]
+    fn any_bytes_are_read_to_an_end_without_a_panic() {
+        let mut state = 7_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        };
+        for _ in 0..2_000 {
+            // Many of the instructions that are understood begin with one of these.
+            let common =
+                [0x48, 0x8b, 0x0f, 0xb6, 0x83, 0x74, 0x75, 0x25, 0xc1, 0x03, 0x2b, 0x3b, 0x8d, 0x41, 0x87];
+            let code: Vec<u8> =
+                (0..48)
+                    .map(|_| {
+                        if random() & 1 == 0 {
+                            common[usize::from(random()) % common.len()]
+                        } else {
+                            random()
+                        }
+                    })
+                    .collect();
+            let library = Library::of_code(&code, &[]);
+            let _ = number(&library, 0x1000);
+            let mut machine = Machine::new(&library);
+            let _ = machine.results(0x1000);
+        }
+    }
+}
