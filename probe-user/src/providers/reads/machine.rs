@@ -5,6 +5,7 @@
 //! calls, writes memory, or does anything that is not understood ends with an unknown result: that is no error, as long
 //! as the others say enough.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iced_x86::{ConditionCode, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
@@ -16,6 +17,8 @@ use super::value::{Bit, Value, Word};
 /// Ways through a function that are followed, and instructions on each: readers have a dozen.
 const MOST_WAYS: usize = 96;
 const LONGEST_WAY: usize = 256;
+/// Instructions read in all for one library, over and over: mlx5, whose opcodes are the longest to tell, takes a tenth.
+const MOST_STEPS: usize = 2_000_000;
 /// Bytes of memory that are told apart.
 const MOST_BYTES: usize = 512;
 
@@ -39,9 +42,21 @@ pub struct Assumed {
     pub value: u8,
 }
 
+/// A library whose code is read, and how much more of it may be.
+pub struct Code<'a> {
+    library: &'a Library,
+    left: Cell<usize>,
+}
+
+impl<'a> Code<'a> {
+    pub fn new(library: &'a Library) -> Self {
+        Self { library, left: Cell::new(MOST_STEPS) }
+    }
+}
+
 /// A reader of code.
 pub struct Machine<'a> {
-    library: &'a Library,
+    code: &'a Code<'a>,
     /// Bytes that are taken to have these values, as far as the bits of the mask go.
     pub assumed: Vec<Assumed>,
     /// The bytes of memory that were read, by their number.
@@ -82,9 +97,9 @@ enum Step {
 }
 
 impl<'a> Machine<'a> {
-    pub fn new(library: &'a Library) -> Self {
+    pub fn new(code: &'a Code<'a>) -> Self {
         Self {
-            library,
+            code,
             assumed: Vec::new(),
             bytes: Vec::new(),
             numbers: BTreeMap::new(),
@@ -130,10 +145,12 @@ impl<'a> Machine<'a> {
     }
 
     fn instruction(&self, state: &State) -> Option<Instruction> {
+        let left = self.code.left.get().checked_sub(1)?;
+        self.code.left.set(left);
         if state.steps >= LONGEST_WAY {
             return None;
         }
-        let code = self.library.code_at(state.at);
+        let code = self.code.library.code_at(state.at);
         let instruction = Decoder::with_ip(64, code, state.at, DecoderOptions::NONE).decode();
         (!instruction.is_invalid()).then_some(instruction)
     }
@@ -230,7 +247,7 @@ impl<'a> Machine<'a> {
             return Value::UNKNOWN;
         }
         if let Some(address) = address.word().number(64) {
-            let constant = self.library.constant(address, bytes);
+            let constant = self.code.library.constant(address, bytes);
             return constant.map_or(Value::UNKNOWN, |n| Value::Word(Word::of(n)));
         }
         let Some((pointer, at)) = self.pointed(address) else { return Value::UNKNOWN };

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::extended::Readers;
 use super::library::Library;
-use machine::{Byte, Machine, Pointer};
+use machine::{Byte, Code, Machine, Pointer};
 use side::side;
 use value::{Bit, Word};
 
@@ -40,8 +40,9 @@ pub struct Reads {
 
 /// Reads the code of a library's functions.
 pub(super) fn reads(library: &Library, readers: &Readers) -> Reads {
-    let number = agreed(&readers.qp_num, |function| number(library, function));
-    let side = agreed(&readers.opcode, |function| side(library, function));
+    let code = Code::new(library);
+    let number = agreed(&readers.qp_num, |function| number(&code, function));
+    let side = agreed(&readers.opcode, |function| side(&code, function));
     let recipe = Recipe {
         number: number.map_or(Path::default(), |n| n.at),
         mask: number.map_or(0, |n| n.mask),
@@ -79,8 +80,8 @@ struct Number {
     swapped: bool,
 }
 
-fn number(library: &Library, function: u64) -> Option<Number> {
-    let mut machine = Machine::new(library);
+fn number(code: &Code<'_>, function: u64) -> Option<Number> {
+    let mut machine = Machine::new(code);
     let results: Option<Vec<Word>> = machine.results(function)?.into_iter().collect();
     let results = results?;
     let (first, others) = results.split_first()?;
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     fn number_of(code: &[u8]) -> Option<Number> {
-        number(&Library::of_code(code, &[]), 0x1000)
+        number(&Code::new(&Library::of_code(code, &[])), 0x1000)
     }
 
     fn shown(code: &[u8]) -> Option<String> {
@@ -213,12 +214,13 @@ mod tests {
             0xb6, 0x04, 0x0a, 0xc3, 0xb8, 0x8f, 0, 0, 0, 0xc3,
         ];
         let library = Library::of_code(&code, &[0, 1, 0x80, 0x81]);
-        let told = side(&library, 0x1000).unwrap();
+        let told = side(&Code::new(&library), 0x1000).unwrap();
         use probe_common::recipe::Side::{Receive, Send};
         let sides: Vec<_> = (0..5).map(|value| told.first.of(value)).collect();
         assert_eq!(sides, [Some(Send), Some(Send), Some(Receive), Some(Receive), None]);
         // Behind the end of what the file holds nothing is known.
-        let told = side(&Library::of_code(&code, &[0, 1, 0x80]), 0x1000).unwrap();
+        let library = Library::of_code(&code, &[0, 1, 0x80]);
+        let told = side(&Code::new(&library), 0x1000).unwrap();
         assert_eq!(told.first.of(3), None);
     }
 
@@ -231,7 +233,7 @@ mod tests {
             state ^= state << 17;
             (state >> 24) as u8
         };
-        for _ in 0..2_000 {
+        for _ in 0..500 {
             // Many of the instructions that are understood begin with one of these.
             let common =
                 [0x48, 0x8b, 0x0f, 0xb6, 0x83, 0x74, 0x75, 0x25, 0xc1, 0x03, 0x2b, 0x3b, 0x8d, 0x41, 0x87];
@@ -246,9 +248,8 @@ mod tests {
                     })
                     .collect();
             let library = Library::of_code(&code, &[]);
-            let _ = number(&library, 0x1000);
-            let mut machine = Machine::new(&library);
-            let _ = machine.results(0x1000);
+            let code = Code::new(&library);
+            let _ = (number(&code, 0x1000), side(&code, 0x1000));
         }
     }
 }

@@ -8,10 +8,9 @@ use std::fmt;
 
 use probe_common::recipe::{Set, Side as Which, Split};
 
-use super::machine::{Assumed, Byte, Machine};
+use super::machine::{Assumed, Byte, Code, Machine};
 use super::value::{Bit, Word};
 use super::{Shown, path};
-use crate::providers::library::Library;
 
 /// A function is read for all values of a byte only where one of so many, far apart, tells a side.
 const SAMPLES: u8 = 16;
@@ -26,13 +25,13 @@ pub struct Side {
 }
 
 /// What the function tells; `None` where that is nothing, or only one side.
-pub fn side(library: &Library, function: u64) -> Option<Side> {
-    let (byte, first) = best(library, function, &[])?;
+pub fn side(code: &Code<'_>, function: u64) -> Option<Side> {
+    let (byte, first) = best(code, function, &[])?;
     let mut side = Side { first, more: Set::default(), then: Split::default() };
     // Whatever bits of the first byte make no difference stay open: one reading for all.
     let open = open_cube(&first);
     if let Some((mask, value, more)) = open
-        && let Some((_, then)) = best(library, function, &[Assumed { byte, mask, value }])
+        && let Some((_, then)) = best(code, function, &[Assumed { byte, mask, value }])
     {
         (side.more, side.then) = (more, then);
     }
@@ -42,21 +41,21 @@ pub fn side(library: &Library, function: u64) -> Option<Side> {
 
 /// The byte that tells most, besides what is assumed. Of several that tell as much, any is right: what a byte tells holds
 /// whatever the others are.
-fn best(library: &Library, function: u64, assumed: &[Assumed]) -> Option<(Byte, Split)> {
-    let mut machine = Machine::new(library);
+fn best(code: &Code<'_>, function: u64, assumed: &[Assumed]) -> Option<(Byte, Split)> {
+    let mut machine = Machine::new(code);
     machine.assumed = assumed.to_vec();
     machine.results(function)?;
     let is_assumed = |byte: &&Byte| assumed.iter().any(|assumed| assumed.byte == **byte);
     let looked_at = machine.bytes.iter().filter(|byte| !machine.followed.contains(byte));
     let bytes = looked_at.filter(|byte| !is_assumed(byte));
-    let splits = bytes.filter_map(|byte| Some((*byte, split(library, function, assumed, *byte)?)));
+    let splits = bytes.filter_map(|byte| Some((*byte, split(code, function, assumed, *byte)?)));
     splits.max_by_key(|(_, split)| split.sends.len() + split.receives.len())
 }
 
 /// What the values of one byte tell; `None` where that is nothing.
-fn split(library: &Library, function: u64, assumed: &[Assumed], byte: Byte) -> Option<Split> {
+fn split(code: &Code<'_>, function: u64, assumed: &[Assumed], byte: Byte) -> Option<Split> {
     let which = |value: u8| {
-        let mut machine = Machine::new(library);
+        let mut machine = Machine::new(code);
         machine.assumed = [assumed, &[Assumed { byte, mask: u8::MAX, value }]].concat();
         let mut sides = machine.results(function)?.into_iter().map(|word| side_of(word?));
         let first = sides.next()??;
