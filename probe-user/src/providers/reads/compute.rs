@@ -350,7 +350,7 @@ mod tests {
         let compared = |high| sum(nibble(high), Word::of(0x4f), Some(false), true, 8).1;
         assert_eq!(compared(0).hold(ConditionCode::a), Some(false));
         assert_eq!(compared(4).hold(ConditionCode::a), None);
-        assert_eq!(compared(5).hold(ConditionCode::a), Some(true));
+        assert_eq!(compared(5).hold(ConditionCode::ae), Some(true));
         // What is added above bits that are not known.
         let (value, _) = sum(Word::UNKNOWN.low(3), Word::of(0x80), Some(false), false, 32);
         assert_eq!(value.0[7], Bit::Known(true));

@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(open_cube(&split).unwrap().2.len(), 16);
         split.receives.put(0);
         let (mask, value, more) = open_cube(&split).unwrap();
-        assert_eq!((mask, value, more.len()), (0xff, 1, 1));
+        assert_eq!((mask, value, more.len()), (0xf1, 1, 8));
         (0..=u8::MAX).for_each(|value| split.sends.put(value));
         assert_eq!(open_cube(&split), None);
     }
