@@ -26,6 +26,7 @@ pub struct Word(pub [Bit; 64]);
 
 /// What a register holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are words; a few kilobytes in all")]
 pub enum Value {
     /// Bits.
     Word(Word),
