@@ -112,6 +112,10 @@ pub struct ObjectKey {
     pub source: u16,
 }
 
+/// Set in [`ObjectKey::ended_ns`] of what was counted at the place of an object that is gone ([`crate::hot`]), on top of
+/// what its entry, where this bit is clear, says: an entry with a place has such a sister.
+pub const AT_PLACE: u64 = 1;
+
 /// Classes of payload sizes: class n holds those of more than 2^(n−1) and at most 2^n bytes, class 0 also empty ones.
 pub const SIZES: usize = 32;
 
@@ -190,13 +194,38 @@ pub struct ObjectCounters {
     pub last_tid: u32,
     /// The [`crate::wire::Slice`] it was last seen in.
     pub slice: u32,
+    /// Of an entry that has a place besides ([`crate::hot`]): its number, plus one.
+    pub place: u64,
     /// What the queue pair was made with, where that was seen.
     pub granted: Granted,
     /// The batch of the extended API in progress.
     pub batch: Batch,
 }
 
+/// Places of [`ObjectCounters::counters`] that are no sums but the most there was: [`qp::LONGEST_UNSIGNALLED`] (which
+/// with [`qp::UNSIGNALLED_RUN`] is handed on), and [`cq::MOST_CQES`].
+const MOST_OF_QP: [usize; 2] = [qp::LONGEST_UNSIGNALLED, qp::UNSIGNALLED_RUN];
+const MOST_OF_CQ: [usize; 1] = [cq::MOST_CQES];
+
 impl ObjectCounters {
+    /// Adds what was counted of the same object at its place.
+    pub fn sum(&mut self, object_kind: u32, more: &Self) {
+        let most: &[usize] = if object_kind == kind::CQ { &MOST_OF_CQ } else { &MOST_OF_QP };
+        for (place, (sum, n)) in self.counters.iter_mut().zip(more.counters).enumerate() {
+            *sum = if most.contains(&place) { n.max(*sum) } else { sum.wrapping_add(n) };
+        }
+        for (sum, n) in self.sizes.iter_mut().zip(more.sizes) {
+            *sum = sum.wrapping_add(n);
+        }
+        for (place, (sum, n)) in self.details.iter_mut().zip(more.details).enumerate() {
+            *sum = match place {
+                detail::THREADS => *sum | n,
+                detail::MOST_OUTSTANDING => n.max(*sum),
+                _ => sum.wrapping_add(n),
+            };
+        }
+    }
+
     /// The counters, whole.
     ///
     /// An atomic addition is a good part of what a digest costs. So the programs do not add up what follows from other
@@ -479,7 +508,7 @@ const _: () = assert!(
         && size_of::<Senders>() == 8 + SENDERS * 4
         && detail::COULD_INLINE < BATCH_DETAILS
         && size_of::<ObjectCounters>()
-            == (COUNTERS + SIZES + detail::COUNT + 4 + 1 + 3) * 8
+            == (COUNTERS + SIZES + detail::COUNT + 4 + 1 + 3 + 1) * 8
                 + 4 * 4
                 + size_of::<Granted>()
                 + size_of::<Batch>()

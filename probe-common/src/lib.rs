@@ -4,10 +4,14 @@
 //! the BPF object and the program that loads it agree whatever compiler made each.
 #![no_std]
 
+// For libraries that tell; the programs take the registers as they come.
+#[cfg(not(target_arch = "bpf"))]
+pub mod alone;
 pub mod call;
 pub mod counters;
 pub mod histogram;
 pub mod hook;
+pub mod hot;
 // Memory shared between processes; Rust has no atomics for the BPF target, and its programs have no part in it.
 #[cfg(not(target_arch = "bpf"))]
 pub mod messages;

@@ -6,7 +6,8 @@
 //! - `…_posted(qp, n_wr, bytes, flags, n_sge, wr)` before work requests are handed to the provider: `qp` is the
 //!   `ibv_qp` (or the `ibv_srq`), `wr` the first work request of the chain. Of the extended API, whose
 //!   requests are built by calls, it is a chain of the library's own that says the same ([`ShownWr`]); 0 where there is
-//!   none, since the request was begun before anybody asked.
+//!   none, since the request was begun before anybody asked. What is to be known of a request alone stands in further
+//!   registers (`alone`).
 //! - `…_polled(cq, n, wc, exponent)` after a poll: `n` is what the poll returned (negative: it failed), `wc` the first
 //!   of `n` work completions. An extended poll is told when it ends (and every so many completions); `wc` are then
 //!   copies of the library's own, and where `exponent` has [`FOUND_BEFORE`], the `imm_data` of each says how many ns
@@ -43,6 +44,10 @@ impl Flags {
     const QUEUE: u32 = 48;
     const EXTENDED: u32 = 50;
     const EXPONENT: u32 = 51;
+    // Of a post; a failure has no need of these.
+    const SOURCE: u32 = 56;
+    const ALONE: u32 = 58;
+    const HAS_BUFFER: u32 = 59;
 
     /// Packs a digest's flags.
     ///
@@ -66,6 +71,31 @@ impl Flags {
     /// This digest stands for 2^exponent operations.
     pub const fn exponent(self) -> u32 {
         (self.0 >> Self::EXPONENT) as u32 & MOST_EXPONENT
+    }
+
+    /// The same digest, told by one of [`crate::counters::source`].
+    pub const fn by(self, source: u16) -> Self {
+        Self(self.0 | (source as u64 & 3) << Self::SOURCE)
+    }
+
+    /// Who tells; 0 where it does not say.
+    pub const fn source(self) -> u16 {
+        (self.0 >> Self::SOURCE) as u16 & 3
+    }
+
+    /// The same digest, of a work request of which further registers tell: see `alone`.
+    pub const fn alone(self, has_buffer: bool) -> Self {
+        Self(self.0 | 1 << Self::ALONE | (has_buffer as u64) << Self::HAS_BUFFER)
+    }
+
+    /// Whether it has a buffer, where they do.
+    pub const fn has_buffer(self) -> bool {
+        self.0 >> Self::HAS_BUFFER & 1 == 1
+    }
+
+    /// Whether they do.
+    pub const fn is_alone(self) -> bool {
+        self.0 >> Self::ALONE & 1 == 1
     }
 
     const fn saturated(count: u64) -> u64 {
@@ -351,6 +381,8 @@ mod tests {
         assert_eq!(Rates(u32::MAX).exponent(Stream::Posts), Some(MOST_EXPONENT));
         assert_eq!(Flags::pack(3, 2, 1, Queue::Send, true).one_in(5).exponent(), 5);
         assert_eq!(Flags::pack(3, 2, 1, Queue::Send, true).one_in(5).signalled(), 3);
+        let flags = Flags::pack(0xffff, 0xffff, 0xffff, Queue::Send, true).one_in(31).by(2);
+        assert_eq!((flags.source(), flags.exponent(), flags.opcodes()), (2, 31, 0xffff));
     }
 
     #[test]

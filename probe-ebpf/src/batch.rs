@@ -22,8 +22,8 @@ use probe_common::wire::hits;
 
 use crate::addresses::{Steps, Told, is_zero, size_class};
 use crate::data;
+use crate::gap;
 use crate::meter::{self, Meter};
-use crate::post;
 use crate::subject::Subject;
 use crate::user::{clear, read};
 use crate::walk::{GO_INLINE, NAME_REMOTE_MEMORY, SIGNALED, bounded, note_outstanding};
@@ -291,11 +291,10 @@ fn completed(subject: Subject, counters: *mut ObjectCounters, object: u64, weigh
         (*thread).post.object = object;
         (*thread).post.weight = weight;
         let every = weight == 1;
-        post::follow_gap(thread, every, false);
+        let now = gap::Post { every, signalled: false, makes_entries: true }.at(subject, thread);
         if !every {
             return;
         }
-        let now = post::posts_at(subject, thread, true);
         let (entries, signalled) = (batch.entries, batch.signalled);
         let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true) else { return };
         let head = (*ring).head;

@@ -8,13 +8,15 @@ use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap};
 use probe_common::counters::{
-    ARMED, COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, RING, Ring,
-    RingKey, SIZES, UnderWay, detail, kind, qp, source,
+    ARMED, AT_PLACE, COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, RING,
+    Ring, RingKey, SIZES, UnderWay, detail, kind, qp, source,
 };
 use probe_common::histogram;
 use probe_common::wire::Loss;
 
 use crate::count;
+use crate::gap;
+use crate::hot;
 use crate::poll::Reading;
 use crate::post::Receives;
 use crate::senders;
@@ -65,9 +67,6 @@ static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(16_384, BPF_F_N
 /// What a new entry of [`THREADS`] begins as; never written.
 #[map]
 static NEW_THREAD: Array<Thread> = Array::with_max_entries(1, 0);
-
-/// In place of a time: the posts of the thread are not all seen.
-pub const NOT_FOLLOWED: u64 = u64::MAX;
 
 /// Work requests read at once.
 pub const AT_ONCE: usize = 16;
@@ -151,7 +150,7 @@ pub struct Thread {
     pub list: [Sge; 4],
     pub post: Awaited,
     pub poll: Awaited,
-    /// When it last found completion entries, if it has not posted since.
+    /// When it last found completion entries, where it has no place that tells: see [`crate::gap`].
     pub reaped_ns: u64,
     pub walk: Walk,
     pub receives: Receives,
@@ -241,6 +240,29 @@ pub fn qp_made(subject: Subject, address: u64, granted: Granted) {
     }
 }
 
+/// The same of a queue pair whose posts are seen by `by`: `None` where nobody has noted any yet, or somebody else does.
+#[inline(always)]
+pub fn known_ring(subject: Subject, counters: *const ObjectCounters, by: u16) -> Option<*mut Ring> {
+    // SAFETY: live map values.
+    unsafe {
+        let ring = ring_of(subject, (*counters).number)?;
+        ((*ring).by == by as u64).then_some(ring)
+    }
+}
+
+/// What is remembered gets stale.
+///
+/// # Safety
+/// A live map value.
+#[inline(always)]
+pub unsafe fn forget_under_way(ring: *mut Ring) {
+    // SAFETY: as promised.
+    unsafe {
+        (*ring).tail = (*ring).head;
+        (*ring).in_step = 0;
+    }
+}
+
 /// The work requests under way of a queue pair that posts, where every one is seen.
 #[inline(always)]
 pub fn ring(
@@ -264,8 +286,7 @@ pub fn ring(
             // SAFETY: a live map value.
             unsafe {
                 if (*stale).by == by as u64 {
-                    (*stale).tail = (*stale).head;
-                    (*stale).in_step = 0;
+                    forget_under_way(stale);
                 }
             }
         }
@@ -284,8 +305,7 @@ pub fn ring(
         // SAFETY: as above. What was noted farther away is noted here from now on.
         unsafe {
             (*ring).by = by as u64;
-            (*ring).tail = (*ring).head;
-            (*ring).in_step = 0;
+            forget_under_way(ring);
         }
         return found;
     }
@@ -392,9 +412,18 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
                     let _ = RINGS.remove(&key);
                 }
             }
-            // SAFETY: the helper has no preconditions; a live map value.
+            // SAFETY: the helper has no preconditions; live map values.
             let moved = unsafe {
-                key.ended_ns = bpf_ktime_get_ns();
+                let now = bpf_ktime_get_ns();
+                if let Some(place) = hot::give_up(found) {
+                    // Kept first: who finds the entry among those that have ended looks for it there.
+                    key.ended_ns = now | AT_PLACE;
+                    if DATA_PATH.insert(&key, &(*place).counters, 0).is_err() {
+                        count::lose(Loss::Uncounted);
+                    }
+                    hot::free(place);
+                }
+                key.ended_ns = now & !AT_PLACE;
                 DATA_PATH.insert(&key, &*found, 0)
             };
             if moved.is_ok() {
@@ -549,4 +578,5 @@ pub fn thread(subject: Subject, make: bool) -> Option<*mut Thread> {
 #[inline(always)]
 pub fn thread_ends(pid_tgid: u64) {
     let _ = THREADS.remove(&pid_tgid);
+    gap::thread_ends(pid_tgid);
 }

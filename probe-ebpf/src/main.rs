@@ -11,6 +11,7 @@
 #![feature(asm_experimental_arch)]
 
 mod addresses;
+mod alone;
 mod arch;
 mod batch;
 mod callers;
@@ -19,6 +20,8 @@ mod data;
 mod errno;
 mod family;
 mod frames;
+mod gap;
+mod hot;
 mod maps;
 mod meter;
 mod poll;
@@ -31,6 +34,7 @@ mod subject;
 mod user;
 mod walk;
 
+use aya_ebpf::EbpfContext as _;
 use aya_ebpf::macros::{kprobe, kretprobe, raw_tracepoint, uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RawTracePointContext, RetProbeContext};
 
@@ -93,7 +97,9 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
 /// A post, digested by a site of ours.
 #[uprobe]
 pub fn site_posted(ctx: ProbeContext) -> u32 {
-    post::site(&ctx);
+    if !post::hot_site(ctx.as_ptr()) {
+        post::site(&ctx);
+    }
     0
 }
 

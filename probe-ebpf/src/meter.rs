@@ -49,15 +49,9 @@ pub fn hit(kind: usize) -> Option<(Subject, Meter)> {
         // SAFETY: a live map value; the word is read once.
         (Subject { pid_tgid, start_ns: unsafe { (*target).start_ns } }, target)
     };
-    // SAFETY: a live map value; the place is within bounds.
-    unsafe {
-        let spent = &raw mut (*target).spent;
-        let hits = (&raw mut (*spent).hits).cast::<u64>().add(kind);
-        count::add(hits, 1);
-        let is_timed = *hits % hits::TIMED == 0;
-        let began_ns = if is_timed { bpf_ktime_get_ns() } else { 0 };
-        Some((subject, Meter { spent, kind, began_ns }))
-    }
+    // SAFETY: a live map value.
+    let spent = unsafe { &raw mut (*target).spent };
+    Some((subject, Meter::begin(spent, kind)))
 }
 
 /// With the whole host watched, processes enter the table with their first hit.
@@ -79,6 +73,19 @@ fn of_host(subject: Subject) -> Option<*mut Target> {
 }
 
 impl Meter {
+    /// Begins a hit that is paid from `spent`, a live map value.
+    #[inline(always)]
+    pub fn begin(spent: *mut Spent, kind: usize) -> Self {
+        // SAFETY: as promised; the place is within bounds.
+        unsafe {
+            let hits = (&raw mut (*spent).hits).cast::<u64>().add(kind);
+            count::add(hits, 1);
+            let is_timed = *hits % hits::TIMED == 0;
+            let began_ns = if is_timed { bpf_ktime_get_ns() } else { 0 };
+            Self { spent, kind, began_ns }
+        }
+    }
+
     /// A call that posts: what it counts for, and the number of the slice of time; `None` outside of one.
     #[inline(always)]
     pub fn post(self) -> Option<(u64, u32)> {

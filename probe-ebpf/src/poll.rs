@@ -12,6 +12,7 @@ use probe_common::site::{FOUND_BEFORE, MOST_EXPONENT, Stream};
 use probe_common::wire::{hits, part};
 
 use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread, Wc};
+use crate::gap;
 use crate::meter;
 use crate::recipes;
 use crate::senders;
@@ -212,9 +213,7 @@ fn another(
     // SAFETY: the helper has no preconditions; this thread's own memory.
     let now = unsafe {
         let now = bpf_ktime_get_ns();
-        if (*thread).reaped_ns != data::NOT_FOLLOWED {
-            (*thread).reaped_ns = if every { now } else { 0 };
-        }
+        gap::found(subject, thread, now, every);
         now
     };
     // Where the next ones are not seen, neither is which requests they complete.
@@ -317,10 +316,7 @@ fn polled(
         let now = bpf_ktime_get_ns();
         (*thread).reading.now = now;
         (*thread).reading.weight = weight;
-        // What comes next is the next post only where every one is seen.
-        if (*thread).reaped_ns != data::NOT_FOLLOWED {
-            (*thread).reaped_ns = if weight == 1 { now } else { 0 };
-        }
+        gap::found(subject, thread, now, weight == 1);
         let mut context = Context { subject, counters: counters.cast::<c_void>(), thread };
         bpf_loop(ROUNDS, entries as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
         (*thread).reading.successes

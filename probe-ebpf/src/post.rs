@@ -3,19 +3,23 @@
 use core::ffi::c_void;
 
 use aya_ebpf::EbpfContext as _;
+use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::bpf_loop;
-use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{CQE_TO_POST, ObjectCounters, Ring, failure, kind, qp, source};
+use probe_common::counters::{ObjectCounters, Ring, failure, kind, qp, source};
 use probe_common::site::{Flags, Queue, Refused, Stream};
 use probe_common::wire::hits;
 
+use crate::addresses::is_zero;
+use crate::alone::Alone;
 use crate::data::{self, Awaited, Sge, Thread};
-use crate::meter;
+use crate::gap;
+use crate::hot;
+use crate::meter::{self, Meter};
 use crate::senders;
 use crate::subject::Subject;
 use crate::user::{clear, read, word};
-use crate::walk::{self, Chain, Walk};
+use crate::walk::{self, Chain, Walk, opaque};
 
 /// `…_posted(queue, n_wr, bytes, flags, n_sge, wr)`.
 #[inline(always)]
@@ -29,25 +33,143 @@ pub fn site_failed(ctx: &ProbeContext) {
     digest(ctx, true);
 }
 
+/// The same as [`site`] of a send queue that has a place, without a search for it; false where it has none, or more is to
+/// be looked at than registers tell, and nothing was counted.
+///
+/// A function of its own: with what a walk has on the stack, there would be no room for this.
+#[inline(never)]
+pub fn hot_site(ctx: *mut c_void) -> bool {
+    let ctx = &ProbeContext::new(ctx);
+    let told = Told::by(ctx);
+    if !matches!(told.flags.queue(), Some(Queue::Send)) {
+        return false;
+    }
+    let by = told.flags.source();
+    let Some(found) = hot::find(kind::QP, told.object, by) else { return false };
+    if !found.walks {
+        let meter = count_hot(&found, told);
+        follow_digest(found.counters, told.n, told.flags.signalled(), told.weight());
+        meter.end();
+        return true;
+    }
+    if !told.flags.is_alone() {
+        return false;
+    }
+    let (subject, counters, every) = (found.subject, found.counters, told.weight() == 1);
+    let signalled = told.flags.signalled() != 0;
+    let Some(pace) = gap::place(subject) else { return false };
+    // Where not every one is seen, those without a completion entry of their own are nothing to the others.
+    let mut ring = if every || signalled { data::known_ring(subject, counters, by) } else { None };
+    if every && ring.is_none() {
+        return false;
+    }
+    let meter = count_hot(&found, told);
+    let makes_entries = makes_entries(counters, told.flags.signalled());
+    let now = gap::Post { every, signalled, makes_entries }.at_place(subject, pace);
+    if !every {
+        if let Some(ring) = ring {
+            // SAFETY: a live map value.
+            unsafe { data::forget_under_way(ring) };
+        }
+        ring = None;
+    }
+    Alone::by(ctx, told.flags, lowest_bit(told.flags.opcodes()), told.bytes).count(counters, ring, now);
+    meter.end();
+    true
+}
+
+/// Counts what a digest tells of a send queue that has a place.
+#[inline(always)]
+fn count_hot(found: &hot::Found, told: Told) -> Meter {
+    let (counters, weight) = (found.counters, told.weight());
+    let meter = found.hit(Stream::of_post(told.flags.signalled()) as usize);
+    data::drawn(counters, weight, told.n);
+    data::add(counters, qp::POST_CALLS, weight);
+    told.count(counters, weight);
+    data::note_thread(counters, found.subject);
+    data::add(counters, qp::WRS, told.rest(0).wrapping_mul(weight));
+    meter
+}
+
+/// What a digest says in its registers.
+#[derive(Clone, Copy)]
+struct Told {
+    /// The queue pair, or shared receive queue.
+    object: u64,
+    n: u64,
+    bytes: u64,
+    flags: Flags,
+    sges: u64,
+    /// The first work request, or [`Refused`].
+    last: u64,
+}
+
+impl Told {
+    #[inline(always)]
+    fn by(ctx: &ProbeContext) -> Self {
+        let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
+        Self {
+            object: argument(0),
+            n: argument(1),
+            bytes: argument(2),
+            flags: Flags(argument(3)),
+            sges: argument(4),
+            last: argument(5),
+        }
+    }
+
+    /// It stands for so many.
+    #[inline(always)]
+    fn weight(self) -> u64 {
+        1 << self.flags.exponent()
+    }
+
+    /// Counts sends, each `factor` times, but for [`Self::rest`].
+    #[inline(always)]
+    fn count(self, counters: *mut ObjectCounters, factor: u64) {
+        data::add(counters, qp::BYTES, self.bytes.wrapping_mul(factor));
+        data::add(counters, qp::SGES, self.sges.wrapping_sub(self.n).wrapping_mul(factor));
+        data::add(counters, qp::SIGNALLED, self.flags.signalled().wrapping_mul(factor));
+        data::add(counters, qp::INLINE, self.flags.inline().wrapping_mul(factor));
+        let of_it = self.n.wrapping_mul(self.is_of_one_kind());
+        data::add_opcode(counters, lowest_bit(self.flags.opcodes()), of_it.wrapping_mul(factor));
+    }
+
+    /// 1 where all have one opcode; with several in one chain the digest does not say how many there are of each.
+    ///
+    /// A number that the verifier knows nothing of: known to be the one or the other, it would double its work on all that
+    /// comes behind.
+    #[inline(always)]
+    fn is_of_one_kind(self) -> u64 {
+        let opcodes = self.flags.opcodes() as u64;
+        opaque(is_zero(opcodes & opcodes.wrapping_sub(1)) & (1 - is_zero(opcodes)))
+    }
+
+    /// How many are not counted by opcode, where `walked` are looked at.
+    #[inline(always)]
+    fn rest(self, walked: u64) -> u64 {
+        self.n.wrapping_sub(walked).wrapping_mul(1 - self.is_of_one_kind())
+    }
+}
+
 #[inline(always)]
 fn digest(ctx: &ProbeContext, failed: bool) {
-    let flags = Flags(ctx.arg::<u64>(3).unwrap_or(0));
-    let weight = 1u64 << flags.exponent();
-    let Some((subject, meter)) = meter::hit(Stream::of_post(flags.signalled()) as usize) else { return };
-    count_digest(ctx, subject, flags, weight, failed);
+    let told = Told::by(ctx);
+    let Some((subject, meter)) = meter::hit(Stream::of_post(told.flags.signalled()) as usize) else { return };
+    count_digest(ctx, subject, told, failed);
     meter.end();
 }
 
 #[inline(always)]
-fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64, failed: bool) {
-    let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
+fn count_digest(ctx: &ProbeContext, subject: Subject, told: Told, failed: bool) {
     // SAFETY: the context is the kernel's own.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    let shared = matches!(flags.queue(), Some(Queue::SharedReceive));
-    let send = matches!(flags.queue(), Some(Queue::Send));
+    let by = cookie as u16;
+    let shared = matches!(told.flags.queue(), Some(Queue::SharedReceive));
+    let send = matches!(told.flags.queue(), Some(Queue::Send));
     let object = if shared { kind::SRQ } else { kind::QP };
-    let Some(counters) = data::counters(subject, object, argument(0), cookie as u16) else { return };
-    let (n, bytes, sges) = (argument(1), argument(2), argument(4));
+    let Some(counters) = data::counters(subject, object, told.object, by) else { return };
+    let (n, weight) = (told.n, told.weight());
     let factor = if failed { weight.wrapping_neg() } else { weight };
     let sign = |n: u64| n.wrapping_mul(factor);
     if failed {
@@ -59,14 +181,7 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64,
             failure::RECEIVE
         };
         // SAFETY: a live map value.
-        data::failed(
-            subject,
-            cookie as u16,
-            unsafe { (*counters).number },
-            what,
-            Refused(argument(5)).errno(),
-            weight,
-        );
+        data::failed(subject, by, unsafe { (*counters).number }, what, Refused(told.last).errno(), weight);
     } else {
         data::drawn(counters, weight, n);
     }
@@ -74,46 +189,39 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, flags: Flags, weight: u64,
         note_receives(subject, counters, object);
         data::add(counters, if failed { qp::RECV_FAILED } else { qp::RECV_CALLS }, weight);
         data::add(counters, qp::RECV_WRS, sign(n));
-        data::add(counters, qp::RECV_BYTES, sign(bytes));
-        data::add(counters, qp::RECV_SGES, sign(sges.wrapping_sub(n)));
+        data::add(counters, qp::RECV_BYTES, sign(told.bytes));
+        data::add(counters, qp::RECV_SGES, sign(told.sges.wrapping_sub(n)));
         return;
     }
     data::add(counters, if failed { qp::POST_FAILED } else { qp::POST_CALLS }, weight);
-    data::add(counters, qp::BYTES, sign(bytes));
-    data::add(counters, qp::SGES, sign(sges.wrapping_sub(n)));
     // What the digest of a failure packs into its flags is the whole call's where nothing is to be subtracted.
     if failed && n == 0 {
         return;
     }
-    data::add(counters, qp::SIGNALLED, sign(flags.signalled()));
-    data::add(counters, qp::INLINE, sign(flags.inline()));
-    // With several opcodes in one chain the digest does not say how many there are of each.
-    let opcodes = flags.opcodes();
-    let one_kind = opcodes != 0 && opcodes & opcodes.wrapping_sub(1) == 0;
-    if one_kind {
-        data::add_opcode(counters, lowest_bit(opcodes), sign(n));
-    }
-    let mut by_opcode = if one_kind { n } else { 0 };
+    told.count(counters, factor);
+    let by_opcode = 1 - told.is_of_one_kind();
+    let mut walked = 0;
     if !failed {
+        hot::keep(subject, counters, object, told.object, by, cookie >> 16 & 1 != 0);
+        hot::go_on_from(counters);
         data::note_thread(counters, subject);
-        let first = argument(5);
-        let looks = if cookie >> 16 & 1 != 0 { first } else { 0 };
-        let sends = Sends { subject, counters, by: cookie as u16, weight, n, signalled: flags.signalled() };
-        by_opcode = by_opcode.wrapping_add(sends.follow(looks, !one_kind));
+        let looks = if cookie >> 16 & 1 != 0 { told.last } else { 0 };
+        let sends = Sends { subject, counters, by, weight, n, signalled: told.flags.signalled() };
+        walked = sends.follow(looks, by_opcode);
+        hot::go_on_at(counters);
     } else {
-        let first = Refused(argument(5)).wr();
-        let chain = Chain { first, most: n, now: 0, sign: factor, by_opcode: !one_kind };
+        let first = Refused(told.last).wr();
+        let chain = Chain { first, most: n, now: 0, sign: factor, by_opcode };
         if first != 0
             && let Some(thread) = data::thread(subject, true)
-            && let Some(ring) = data::ring(subject, counters, cookie as u16, weight, true)
+            && let Some(ring) = data::ring(subject, counters, by, weight, true)
         {
             let walk = take_back(counters, thread, ring, &chain);
             walk.describe(counters, weight == 1);
-            let (_, all) = walk.under_way();
-            by_opcode = by_opcode.wrapping_add(if one_kind { 0 } else { all });
+            (_, walked) = walk.under_way();
         }
     }
-    data::add(counters, qp::WRS, sign(n.wrapping_sub(by_opcode)));
+    data::add(counters, qp::WRS, sign(told.rest(walked)));
 }
 
 /// Sends that a digest tells of.
@@ -129,18 +237,18 @@ struct Sends {
 }
 
 impl Sends {
-    /// Looks at their chain for what the digest does not tell, if `first` is not 0. Returns how many of them it counted by
-    /// opcode, where that is wanted.
+    /// Looks at their chain for what the digest does not tell, if `first` is not 0: by opcode too, where that is wanted.
+    /// Returns how many it looked at.
     #[inline(always)]
-    fn follow(&self, first: u64, by_opcode: bool) -> u64 {
+    fn follow(&self, first: u64, by_opcode: u64) -> u64 {
         let Self { subject, counters, by, weight, n, signalled } = *self;
         let every = weight == 1;
         if first != 0
             && let Some(thread) = data::thread(subject, true)
             && let Some(ring) = data::ring(subject, counters, by, weight, signalled != 0)
         {
-            follow_gap(thread, every, signalled != 0);
-            let now = if every { posts_at(subject, thread, makes_entries(counters, signalled)) } else { 0 };
+            let makes_entries = makes_entries(counters, signalled);
+            let now = gap::Post { every, signalled: signalled != 0, makes_entries }.at(subject, thread);
             let chain = Chain { first, most: n, now, sign: weight, by_opcode };
             let walk = walk::over(counters, thread, ring, &chain);
             walk.describe(counters, every);
@@ -151,15 +259,20 @@ impl Sends {
             } else {
                 forget_run(counters);
             }
-            let (_, all) = walk.under_way();
-            return if by_opcode { all } else { 0 };
+            return walk.under_way().1;
         }
-        if every {
-            runs_at_least(counters, n, signalled);
-        } else {
-            forget_run(counters);
-        }
+        follow_digest(counters, n, signalled, weight);
         0
+    }
+}
+
+/// What the numbers of a digest alone tell of the run of unsignalled work requests.
+#[inline(always)]
+fn follow_digest(counters: *mut ObjectCounters, n: u64, signalled: u64, weight: u64) {
+    if weight == 1 {
+        runs_at_least(counters, n, signalled);
+    } else {
+        forget_run(counters);
     }
 }
 
@@ -170,43 +283,11 @@ fn makes_entries(counters: *mut ObjectCounters, signalled: u64) -> bool {
     signalled != 0 || unsafe { (*counters).granted.signal_all } != 0
 }
 
-/// A gap is from what a poll found to the next post: it can be told only where every post is seen.
-#[inline(always)]
-pub fn follow_gap(thread: *mut Thread, every: bool, signalled: bool) {
-    // SAFETY: this thread's own memory.
-    unsafe {
-        if !every {
-            (*thread).reaped_ns = data::NOT_FOLLOWED;
-        } else if !signalled && (*thread).reaped_ns == data::NOT_FOLLOWED {
-            (*thread).reaped_ns = 0;
-        }
-    }
-}
-
 /// Posts in between were not seen.
 #[inline(always)]
 fn forget_run(counters: *mut ObjectCounters) {
     // SAFETY: a live map value.
     unsafe { (*counters).counters[qp::UNSIGNALLED_RUN] = 0 };
-}
-
-/// The time of a post, or 0 where nobody needs it; tells how long after the thread's last completion entries it comes.
-#[inline(always)]
-pub fn posts_at(subject: Subject, thread: *mut Thread, makes_entries: bool) -> u64 {
-    // SAFETY: the helper has no preconditions; this thread's own memory.
-    unsafe {
-        let reaped = (*thread).reaped_ns;
-        let has_reaped = reaped != 0 && reaped != data::NOT_FOLLOWED;
-        if !makes_entries && !has_reaped {
-            return 0;
-        }
-        let now = bpf_ktime_get_ns();
-        if has_reaped {
-            (*thread).reaped_ns = 0;
-            data::latency(subject, CQE_TO_POST, now.wrapping_sub(reaped));
-        }
-        now
-    }
 }
 
 /// Follows the run of unsignalled work requests by their numbers alone: exact where all or none are signalled, or one
@@ -280,9 +361,8 @@ fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
     unsafe { (*thread).post = Awaited { object, first: wr, second, kind: kind::QP as u64, weight } };
     let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true) else { return };
     let every = weight == 1;
-    follow_gap(thread, every, false);
-    let now = if every { posts_at(subject, thread, true) } else { 0 };
-    let chain = Chain { first: wr, most: u64::MAX, now, sign: weight, by_opcode: true };
+    let now = gap::Post { every, signalled: false, makes_entries: true }.at(subject, thread);
+    let chain = Chain { first: wr, most: u64::MAX, now, sign: weight, by_opcode: 1 };
     let walk = walk::over(counters, thread, ring, &chain);
     if every {
         walk::note_outstanding(counters, ring);
@@ -309,7 +389,7 @@ pub fn send_leave(ctx: &RetProbeContext) {
     data::failed(subject, source::FUNCTION, number, failure::POST, result.unsigned_abs(), call.weight);
     let Some(ring) = data::ring(subject, counters, source::FUNCTION, call.weight, true) else { return };
     let back = call.weight.wrapping_neg();
-    let chain = Chain { first: first_unposted(&call), most: u64::MAX, now: 0, sign: back, by_opcode: true };
+    let chain = Chain { first: first_unposted(&call), most: u64::MAX, now: 0, sign: back, by_opcode: 1 };
     let walk = take_back(counters, thread, ring, &chain);
     walk.count(counters);
     walk.describe(counters, true);

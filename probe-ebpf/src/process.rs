@@ -5,7 +5,7 @@ use probe_common::wire::{Header, Loss, MessageKind, ProcessMessage, Spent, Targe
 
 use crate::maps::{EVENTS, STACKS, TARGETS, WHOLE_HOST, offset};
 use crate::subject::{self, current_task, start_of};
-use crate::{count, data, user};
+use crate::{count, data, hot, user};
 
 /// A task was made: if it is a process of its own and its parent is watched, so is it.
 #[inline(always)]
@@ -48,6 +48,7 @@ pub fn exit(task: u64) {
     let Some(signal) = user::kernel::<u64>(task.wrapping_add(offset!(task_signal))) else { return };
     let live = user::kernel::<u32>(signal.wrapping_add(offset!(signal_live))).unwrap_or(0);
     if live == 0 {
+        hot::process_ends(subject);
         tell(MessageKind::Exit, subject.tgid(), subject.tid(), subject.start_ns, 0, task);
     }
 }

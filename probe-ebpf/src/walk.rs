@@ -9,6 +9,7 @@ use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use probe_common::counters::{ObjectCounters, Ring, UnderWay, detail, qp};
+use probe_common::site::Flags;
 
 use crate::addresses::{Steps, Told, is_zero, size_class};
 use crate::data::{self, AT_ONCE, SendWr, Sge, Thread, WrStart};
@@ -109,29 +110,52 @@ struct LongList {
 
 /// What work requests that are counted together have in common.
 #[derive(Clone, Copy)]
-struct Kind {
+pub struct Kind {
     opcode: u64,
     flags: u32,
     sges: u64,
-    bytes: u64,
+    pub bytes: u64,
 }
 
 impl Kind {
+    /// Of a digest of one work request.
+    #[inline(always)]
+    pub fn of_digest(opcode: u64, flags: Flags, sges: u64, bytes: u64) -> Self {
+        let signalled = flags.signalled() as u32 & 1;
+        let inline = flags.inline() as u32 & 1;
+        Self { opcode, flags: signalled * SIGNALED | inline * INLINE, sges, bytes }
+    }
+
+    /// 1 where it was not inline and would have fitted.
+    #[inline(always)]
+    pub fn could_inline(self, max_inline: u64) -> u64 {
+        // 1 where the bytes are at most those that go inline: else the difference is negative.
+        let fits = 1 - (max_inline.wrapping_sub(self.bytes) >> 63);
+        let inline = (self.flags / INLINE & 1) as u64;
+        fits & (1 - inline) & GO_INLINE >> self.opcode & 1
+    }
+
+    /// 1 where they ask for completion entries.
+    #[inline(always)]
+    pub fn signalled(self) -> u64 {
+        (self.flags / SIGNALED & 1) as u64
+    }
+
     /// 1 where they make completion entries.
     #[inline(always)]
-    fn signalled(self, walk: &Walk) -> u64 {
-        (self.flags / SIGNALED & 1) as u64 | walk.signal_all
+    fn makes_entries(self, walk: &Walk) -> u64 {
+        self.signalled() | walk.signal_all
     }
 
     /// 1 where they name remote memory.
     #[inline(always)]
-    fn is_remote(self) -> u64 {
+    pub fn is_remote(self) -> u64 {
         NAME_REMOTE_MEMORY >> self.opcode & 1
     }
 
     /// Opcode, and size class from bit 8 on.
     #[inline(always)]
-    fn class(self) -> u64 {
+    pub fn class(self) -> u64 {
         self.opcode | size_class(self.bytes) << 8
     }
 }
@@ -147,7 +171,7 @@ pub fn bounded<const MASK: u64>(mut number: u64) -> usize {
 /// A number that the compiler knows nothing of: from what it knows it would make `<` into `!=`, and by that the verifier
 /// does not see that a loop ends.
 #[inline(always)]
-fn opaque(mut number: u64) -> u64 {
+pub fn opaque(mut number: u64) -> u64 {
     // An instruction it must be: without one, the kernel finds two lines of source at one place.
     // SAFETY: arithmetic on a register.
     unsafe { asm!("{0} += 0", inout(reg) number, options(pure, nomem, nostack)) };
@@ -210,8 +234,8 @@ pub struct Chain {
     pub now: u64,
     /// Each counts so many times; -1 takes it back.
     pub sign: u64,
-    /// False where somebody else counts opcodes.
-    pub by_opcode: bool,
+    /// 1 where opcodes are counted, 0 where somebody else does.
+    pub by_opcode: u64,
 }
 
 /// Looks at a chain of work requests, and counts them by opcode and size. `counters` tell what came before; in `ring` the
@@ -236,7 +260,7 @@ pub fn over(
         walk.max_inline = (*counters).granted.max_inline as u64;
     }
     walk.sign = chain.sign;
-    walk.by_opcode = chain.by_opcode as u64;
+    walk.by_opcode = chain.by_opcode;
     walk.now = chain.now;
     walk.class = 0;
     walk.at = chain.first;
@@ -355,7 +379,7 @@ fn several_of_a_kind(context: &Context, place: u64, here: u64) -> u64 {
     let opcode = bounded::<15>(first.opcode as u64) as u64;
     let kind = Kind { opcode, flags: first.send_flags, sges: 1, bytes: length as u64 };
     // Apart, for a branch in the loop would double the verifier's work with every round.
-    if kind.signalled(walk) != 0 {
+    if kind.makes_entries(walk) != 0 {
         look_at::<true>(context, place, here, kind)
     } else {
         look_at::<false>(context, place, here, kind)
@@ -460,7 +484,7 @@ fn single(context: &Context, wr: &WrStart) -> u64 {
     let local_step = if is_known { walk.local.to(first.addr, first.length as u64) } else { (0, 0) };
     let mut remote = walk.remote;
     let told = Told::of(low, local_step, remote.to(wr.remote_addr, total));
-    if kind.signalled(walk) != 0 {
+    if kind.makes_entries(walk) != 0 {
         // SAFETY: a live map value.
         unsafe { note_under_way(context.ring(), wr.wr_id, kind.class(), walk.now) };
     }
@@ -491,7 +515,7 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
 #[inline(always)]
 fn note(context: &Context, kind: Kind, n: u64, told: Told, remote: Steps) {
     let walk = context.walk();
-    let signalled = kind.signalled(walk);
+    let signalled = kind.makes_entries(walk);
     let inline = (kind.flags / INLINE & 1) as u64;
     let is_remote = kind.is_remote();
     walk.left = walk.left.wrapping_sub(n);
@@ -514,9 +538,7 @@ fn note(context: &Context, kind: Kind, n: u64, told: Told, remote: Steps) {
     } else {
         Told(told.0 & !Told::REMOTE)
     };
-    // 1 where the bytes are at most those that go inline: else the difference is negative.
-    let fits = 1 - (walk.max_inline.wrapping_sub(kind.bytes) >> 63);
-    let could_inline = fits & (1 - inline) & GO_INLINE >> kind.opcode & 1;
+    let could_inline = kind.could_inline(walk.max_inline);
     let sums = &mut walk.sums;
     sums.wrs += n;
     sums.signalled += n * signalled;
@@ -548,7 +570,7 @@ fn note(context: &Context, kind: Kind, n: u64, told: Told, remote: Steps) {
 /// # Safety
 /// `ring` is a live map value.
 #[inline(always)]
-unsafe fn note_under_way(ring: *mut Ring, wr_id: u64, class: u64, now: u64) {
+pub unsafe fn note_under_way(ring: *mut Ring, wr_id: u64, class: u64, now: u64) {
     // SAFETY: as promised; the place is within bounds.
     unsafe {
         let (head, posted) = ((*ring).head, (*ring).posted.wrapping_add(1));

@@ -5,8 +5,8 @@ mod data_path;
 use std::path::Path;
 
 use data_path::{
-    BANDWIDTH, Case, attach_to_running, can_run, check, check_buffers, check_posts, count_script_with,
-    library, perftest, posts,
+    BANDWIDTH, Case, attach_to_running, can_run, check, check_buffers, check_crowd, check_posts, compiled,
+    count_script_with, library, perftest, posts,
 };
 
 /// Interfaces of `posts`: for posts and polls both, or one for either.
@@ -71,5 +71,23 @@ fn a_program_under_the_tap_is_counted_once_although_it_passes_two_sites() {
         check_buffers(&told);
         let told = attach_to_running(&program, &[interface, "60", "both"], &[("LD_PRELOAD", &preload)]);
         check_posts(&told, 1, &["aborted", "notifies"]);
+    }
+}
+
+#[test]
+fn queue_pairs_that_come_again_or_want_the_same_place_and_threads_that_end_are_counted_to_the_last_request() {
+    /// Queue pairs that come and go, threads that post to each, and queue pairs that stay: of these some want the same
+    /// one of 4,096 places.
+    const CROWD: [&str; 3] = ["20", "3", "600"];
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compiled(folder.path(), "crowd");
+    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let tap = library("verbs-tap", "libverbs_tap.so");
+    for preload in [device.display().to_string(), format!("{}:{}", tap.display(), device.display())] {
+        let told = attach_to_running(&program, &CROWD, &[("LD_PRELOAD", &preload)]);
+        check_crowd(&told, 20, 3);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::ffi::c_int;
 
+use probe_common::counters::source;
 use probe_common::messages::kind as message;
 use probe_common::site::{Queue, Refused, Stream};
 use probe_common::tap::{cq, kind, qp};
@@ -51,14 +52,7 @@ pub unsafe extern "C-unwind" fn post_send(object: *mut Qp, wr: *mut SendWr, bad:
         let told = thread::fires(Stream::of_post(digest.signalled));
         if let Some(exponent) = told {
             let flags = digest.flags(Queue::Send, false).one_in(exponent);
-            sites::verbs_tap_posted(
-                object as usize,
-                digest.wrs,
-                digest.bytes,
-                flags.0,
-                digest.sges,
-                wr as usize,
-            );
+            sites::posted(object as usize, &digest, flags, wr as usize);
         }
         let log = messages::log().map(|log| (log, log.sends(object, wr, digest.wrs, entry.signal_all)));
         let mut bad_here = unwritten();
@@ -190,7 +184,7 @@ unsafe fn receive(
         let mut digest = Digest::of_receive(wr);
         let told = thread::fires(Stream::Posts);
         if let Some(exponent) = told {
-            let flags = digest.flags(queue, false).one_in(exponent);
+            let flags = digest.flags(queue, false).by(source::TAP).one_in(exponent);
             sites::verbs_tap_posted(
                 object as usize,
                 digest.wrs,

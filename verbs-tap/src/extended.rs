@@ -306,7 +306,7 @@ unsafe extern "C-unwind" fn wr_complete(ex: *mut QpEx) -> c_int {
         let mut shown = 0;
         if told.is_some() {
             shown = here.batch().sends.chain(digest.wrs);
-            sites::verbs_tap_posted(ex as usize, digest.wrs, digest.bytes, flags.0, digest.sges, shown);
+            sites::posted(ex as usize, &digest, flags, shown);
         }
         let log = messages::log().map(|log| {
             here.batch().tell(log, ex);

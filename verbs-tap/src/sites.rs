@@ -7,6 +7,12 @@
 
 use std::ffi::c_void;
 
+use probe_common::alone;
+use probe_common::counters::source;
+use probe_common::site::Flags;
+
+use crate::digest::Digest;
+
 /// Nothing is probed on machines for which the instruction bytes are not known.
 macro_rules! site {
     ($(#[$doc:meta])* $name:ident($($argument:ident: $kind:ty),*)) => {
@@ -39,6 +45,23 @@ site! {
 site! {
     /// After a poll.
     verbs_tap_polled(cq: usize, n: i64, wc: usize, exponent: u32)
+}
+
+/// Tells of send work requests.
+///
+/// # Safety
+/// `first` is 0 or the first one.
+pub unsafe fn posted(queue: usize, digest: &Digest, flags: Flags, first: usize) {
+    let digest = alone::Digest {
+        queue,
+        wrs: digest.wrs,
+        bytes: digest.bytes,
+        flags: flags.by(source::TAP),
+        sges: digest.sges,
+        first,
+    };
+    // SAFETY: a site of ours; as promised.
+    unsafe { digest.tell_sends(verbs_tap_posted) };
 }
 
 /// In a forked child: drop the private copies of the sites' pages, so that they are read from the file again, and have

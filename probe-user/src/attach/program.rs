@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
+use aya::maps::{Array, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::{KProbe, ProgramError, RawTracePoint, UProbe};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use probe_common::wire::{KernelOffsets, LOSSES, Site, Slice, Target};
 
 use super::multi::{self, Many};
 use crate::collect::wire::{
-    Buckets, Counters, DataPathTables, PlainRecipe, PlainSite, PlainSlice, PlainTarget,
+    Buckets, Counters, DataPathTables, PlainRecipe, PlainSite, PlainSlice, TargetTables,
 };
 
 /// Names a BPF object to use in place of the one built in.
@@ -211,8 +211,8 @@ impl Programs {
     ///
     /// # Errors
     /// As [`Programs::take_events`].
-    pub fn take_targets(&mut self) -> Result<HashMap<MapData, u32, PlainTarget>, LoadError> {
-        self.take("TARGETS")
+    pub fn take_targets(&mut self) -> Result<TargetTables, LoadError> {
+        Ok(TargetTables { watched: self.take("TARGETS")?, accounts: self.take("HOT_PROCESSES")? })
     }
 
     fn ebpf(&mut self) -> &mut Ebpf {
@@ -260,6 +260,7 @@ impl Programs {
     pub fn take_data_path(&mut self) -> Result<DataPathTables, LoadError> {
         Ok(DataPathTables {
             objects: self.take("DATA_PATH")?,
+            places: self.take("HOT_OBJECTS")?,
             failures: self.take("FAILURES")?,
             rings: self.take("RINGS")?,
             senders: self.take("SENDERS")?,

@@ -1,10 +1,11 @@
 //! The wire types as aya's maps want them, and messages out of bytes.
 
 use aya::Pod;
-use aya::maps::{HashMap, MapData};
+use aya::maps::{Array, HashMap, MapData};
 use probe_common::counters::{
     FailureKey, LatencyKey, ObjectCounters, ObjectKey, Ring, RingKey, Senders, SendersKey,
 };
+use probe_common::hot::{Account, Place};
 use probe_common::recipe::Recipe;
 use probe_common::wire::{
     BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, Slice, StackedCall,
@@ -16,10 +17,20 @@ pub type Counters = HashMap<MapData, PlainCallKey, PlainCounters>;
 /// The table of histogram buckets.
 pub type Buckets = HashMap<MapData, PlainBucketKey, u64>;
 
+/// The watched processes.
+pub struct TargetTables {
+    /// By pid.
+    pub watched: HashMap<MapData, u32, PlainTarget>,
+    /// What more some of them were hit by: [`probe_common::hot`].
+    pub accounts: Array<MapData, PlainAccount>,
+}
+
 /// The tables of the data path.
 pub struct DataPathTables {
     /// Counters by object.
     pub objects: HashMap<MapData, PlainObjectKey, PlainObjectCounters>,
+    /// What more was counted of some of them: [`probe_common::hot`].
+    pub places: Array<MapData, PlainPlace>,
     /// Failed posts and completion entries.
     pub failures: HashMap<MapData, PlainFailureKey, u64>,
     /// Work requests under way.
@@ -50,6 +61,8 @@ plain!(
     PlainCounters(CallCounters),
     PlainBucketKey(BucketKey),
     PlainTarget(Target),
+    PlainAccount(Account),
+    PlainPlace(Place),
     PlainSite(Site),
     PlainSlice(Slice),
     PlainObjectKey(ObjectKey),
@@ -64,7 +77,9 @@ plain!(
 );
 
 const _: () = assert!(
-    size_of::<CallKey>() == 16
+    size_of::<Account>() == 8 + size_of::<Target>()
+        && size_of::<Place>() == 32 + size_of::<ObjectCounters>()
+        && size_of::<CallKey>() == 16
         && size_of::<CallCounters>() == 40
         && size_of::<BucketKey>() == 16
         && size_of::<CallMessage>() == 272

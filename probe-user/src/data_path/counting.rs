@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use probe_common::counters::{CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail, failure};
+use probe_common::counters::{
+    AT_PLACE, CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail, failure,
+};
 use probe_common::wire::part;
 use serde::Serialize;
 
@@ -270,8 +272,11 @@ impl Counting {
         let mut living: BTreeMap<ProcessId, Reading> = BTreeMap::new();
         let walked = self.tables.objects.iter().filter_map(Result::ok);
         let walked = walked.map(|(key, counters)| (key.0, counters.0));
+        // What was counted at the place of one that is gone is read with its entry.
+        let walked = walked.filter(|(key, _)| key.ended_ns & AT_PLACE == 0);
         let now = |key: &ObjectKey| self.tables.objects.get(&PlainObjectKey(*key), 0).ok().map(|c| c.0);
-        for (key, counters) in settled(walked, now) {
+        for (key, entry) in settled(walked, now) {
+            let counters = self.tables.whole(&key, entry);
             let Some(object) = object(&key, &counters) else { continue };
             let id = ProcessId { pid: key.tgid, start_ns: key.start_ns };
             if key.ended_ns == 0 {
@@ -279,6 +284,8 @@ impl Counting {
             } else {
                 // Removed only now: a key that goes while the table is walked makes the walk start again.
                 let _ = self.tables.objects.remove(&PlainObjectKey(key));
+                let at_place = ObjectKey { ended_ns: key.ended_ns | AT_PLACE, ..key };
+                let _ = self.tables.objects.remove(&PlainObjectKey(at_place));
                 self.gone.entry(id).or_default().add(object);
             }
         }
@@ -347,6 +354,7 @@ impl Counting {
         let is_ended = |pid, start_ns| ended.contains(&ProcessId { pid, start_ns });
         let keys: Vec<_> = self.tables.objects.keys().filter_map(Result::ok).collect();
         for key in keys.into_iter().filter(|key| is_ended(key.0.tgid, key.0.start_ns)) {
+            self.tables.free(&key.0);
             let _ = self.tables.objects.remove(&key);
         }
         let keys: Vec<_> = self.tables.rings.keys().filter_map(Result::ok).collect();

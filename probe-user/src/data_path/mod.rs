@@ -11,6 +11,7 @@ mod cost;
 mod counting;
 mod governor;
 mod group;
+mod hot;
 mod own_sites;
 mod point;
 mod recipes;

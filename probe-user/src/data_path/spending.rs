@@ -2,18 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as BpfMap, MapData, MapError};
+use probe_common::hot;
 use probe_common::wire::{Spent, Target};
 
 use super::Costs;
-use crate::collect::wire::PlainTarget;
+use crate::collect::wire::{PlainAccount, PlainTarget, TargetTables};
 
 /// The table of watched processes, which tells what they were hit by.
 #[derive(Clone)]
-pub struct Targets(Arc<Mutex<BpfMap<MapData, u32, PlainTarget>>>);
+pub struct Targets(Arc<Mutex<TargetTables>>);
 
 impl std::fmt::Debug for Targets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -23,8 +24,8 @@ impl std::fmt::Debug for Targets {
 
 impl Targets {
     /// Shares the table.
-    pub fn new(table: BpfMap<MapData, u32, PlainTarget>) -> Self {
-        Self(Arc::new(Mutex::new(table)))
+    pub fn new(tables: TargetTables) -> Self {
+        Self(Arc::new(Mutex::new(tables)))
     }
 
     /// A process is watched, from a start at that time.
@@ -38,23 +39,47 @@ impl Targets {
 
     /// Works on the table; nobody else does meanwhile.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut BpfMap<MapData, u32, PlainTarget>) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.lock().watched)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TargetTables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The processes that were hit, and by what so far.
     pub fn hit(&self) -> Vec<(u32, Spent)> {
         let is_hit = |spent: &Spent| spent.hits.iter().any(|n| *n > 0);
-        self.with(|table| {
-            let all = table.iter().filter_map(Result::ok);
-            all.map(|(pid, PlainTarget(target))| (pid, target.spent))
-                .filter(|(_, spent)| is_hit(spent))
-                .collect()
-        })
+        let tables = self.lock();
+        let all = tables.watched.iter().filter_map(Result::ok);
+        all.map(|(pid, PlainTarget(target))| (pid, tables.spent(pid, &target)))
+            .filter(|(_, spent)| is_hit(spent))
+            .collect()
     }
 
     /// What a process was hit by so far; `None` where it is not watched.
     pub fn spent(&self, pid: u32) -> Option<Spent> {
-        self.with(|table| table.get(&pid, 0).ok()).map(|PlainTarget(target)| target.spent)
+        let tables = self.lock();
+        let PlainTarget(target) = tables.watched.get(&pid, 0).ok()?;
+        Some(tables.spent(pid, &target))
+    }
+}
+
+impl TargetTables {
+    /// What a process was hit by, at its place too. Its entry was read first: at its end what was counted at the place
+    /// is taken from there, and added to the entry then.
+    fn spent(&self, pid: u32, target: &Target) -> Spent {
+        let account = self.accounts.get(&hot::account_of(pid), 0).ok().map(|PlainAccount(account)| account);
+        let of_it = |account: &hot::Account| {
+            account.tgid == u64::from(pid) && account.target.start_ns == target.start_ns
+        };
+        let mut spent = target.spent;
+        if let Some(account) = account.filter(of_it) {
+            let more = account.target.spent;
+            spent.hits.iter_mut().zip(more.hits).for_each(|(sum, n)| *sum = sum.saturating_add(n));
+            let ns = spent.program_ns.iter_mut().zip(more.program_ns);
+            ns.for_each(|(sum, n)| *sum = sum.saturating_add(n));
+        }
+        spent
     }
 }
 

@@ -250,16 +250,72 @@ impl Told {
 
 /// Compiles `posts.c`, which posts and polls in every way there is and says what it did.
 pub fn posts(folder: &Path) -> PathBuf {
-    let program = folder.join("posts");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/posts.c");
-    let compiled = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).arg("-libverbs").status();
-    assert!(compiled.expect("a C compiler").success(), "posts.c does not compile");
+    compiled(folder, "posts")
+}
+
+/// Compiles one of the programs that stand by themselves.
+pub fn compiled(folder: &Path, name: &str) -> PathBuf {
+    let program = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-pthread", "-o"]).arg(&program).arg(source).arg("-libverbs");
+    assert!(compiler.status().expect("a C compiler").success(), "{name}.c does not compile");
     program
 }
 
 /// Starts `posts` and lets it make its objects; only then counting begins, and only then it posts.
 pub fn attach_to_running(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Told {
     attach_to_running_by(&["--data-path", "full"], program, arguments, environment)
+}
+
+/// Compares what was counted of each queue pair of `crowd.c` with what it says: those that came and went, and those that
+/// stayed. One in so many of the requests was in a list; every post had one signalled request, which was reaped.
+pub fn check_crowd(told: &Told, rounds: usize, threads: u64) {
+    told.assert_nothing_is_lost();
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let mut said: Vec<(u64, u64)> = told
+        .printed
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(number, wrs)| (number.parse().expect("a number"), wrs.parse().expect("a number")))
+        .collect();
+    let processes = told.all["processes"].as_array().expect("processes");
+    let counted = Counted(processes.first().expect("a process").clone());
+    let qps: Vec<&Value> = counted.objects("qp").collect();
+    let mut all: Vec<(u64, u64)> =
+        qps.iter().map(|qp| (number(&qp["number"]), number(&qp["counts"]["wrs"]))).collect();
+    let [gone, stayed] = [true, false].map(|is| qps.iter().filter(move |qp| qp["ended_ns"].is_u64() == is));
+    assert_eq!(gone.count(), rounds);
+    said.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(all, said);
+    for qp in &qps {
+        let wrs = number(&qp["counts"]["wrs"]);
+        // Of twelve requests of a thread, six are alone and two times three in a list.
+        let posts = wrs * 8 / 12;
+        assert_eq!(["post_calls", "signalled"].map(|field| number(&qp["counts"][field])), [posts; 2], "{qp}");
+        assert_eq!(number(&qp["counts"]["bytes"]), 64 * wrs, "{qp}");
+        assert_eq!(["wrs", "remote_wrs"].map(|field| number(&qp["details"][field])), [wrs; 2], "{qp}");
+        let sizes: u64 = qp["sizes"].as_object().expect("sizes").values().filter_map(Value::as_u64).sum();
+        assert_eq!((sizes, number(&qp["most_outstanding"])), (wrs, 3), "{qp}");
+        assert_eq!(number(&qp["counts"]["longest_unsignalled"]), 2, "{qp}");
+        // What follows what, as far as threads do not come in between.
+        if qp["ended_ns"].is_null() {
+            assert_eq!(number(&qp["details"]["remote_same"]), wrs - 1, "{qp}");
+            let (same, next) = (&qp["details"]["local_same"], &qp["details"]["local_sequential"]);
+            assert_eq!((number(same), number(next)), (0, wrs - 2), "{qp}");
+        } else {
+            assert_eq!(number(&qp["threads"]), threads, "{qp}");
+        }
+    }
+    let posts: u64 = qps.iter().map(|qp| number(&qp["counts"]["post_calls"])).sum();
+    assert_eq!((counted.latencies(), counted.unmatched()), (posts, 0));
+    let addresses = |qps: &mut dyn Iterator<Item = &&Value>| {
+        qps.map(|qp| number(&qp["address"])).collect::<BTreeSet<_>>().len()
+    };
+    let [mut gone, _] = [true, false].map(|is| qps.iter().filter(move |qp| qp["ended_ns"].is_u64() == is));
+    assert!(addresses(&mut gone) < rounds, "no address was used again");
+    println!("{} queue pairs, {posts} posts", stayed.count() + rounds);
 }
 
 /// The same with these arguments for the counter.

@@ -5,6 +5,8 @@ use crate::object::send_queue::{SendQueue, SendWqe};
 use crate::sites;
 use crate::stats::{QpCounter, QpStats};
 use crate::told;
+use probe_common::alone;
+use probe_common::counters::source;
 use probe_common::site::{Flags, Queue, Refused, Stream};
 
 /// Sums over the requests a call posted.
@@ -95,16 +97,22 @@ impl Digest {
     }
 
     fn show(&self, exponent: u32, first_wr: usize) {
-        // SAFETY: the site does nothing; its arguments are for tracers.
+        let flags = Flags(self.flags(exponent)).by(source::EMULATOR);
+        // SAFETY: the site does nothing; its arguments are for tracers. What the first request says was taken from it.
         unsafe {
-            sites::rnic_emu_posted(
-                self.object,
-                self.n,
-                self.bytes,
-                self.flags(exponent),
-                self.n_sge,
-                first_wr,
-            );
+            if matches!(self.queue, Queue::Send) {
+                let digest = alone::Digest {
+                    queue: self.object,
+                    wrs: self.n,
+                    bytes: self.bytes,
+                    flags,
+                    sges: self.n_sge,
+                    first: first_wr,
+                };
+                digest.tell_sends(sites::rnic_emu_posted);
+            } else {
+                sites::rnic_emu_posted(self.object, self.n, self.bytes, flags.0, self.n_sge, first_wr);
+            }
         }
     }
 
