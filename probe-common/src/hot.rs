@@ -80,7 +80,7 @@ mod tests {
             let mut shared = 0;
             for n in 0..256 {
                 let place = place_of(owner(4711, kind::QP, source::TAP), 0x7f12_3400_0010 + n * step);
-                shared += usize::from(std::mem::replace(&mut taken[place as usize], true));
+                shared += usize::from(core::mem::replace(&mut taken[place as usize], true));
             }
             // By chance it would be 8 of them.
             assert!(shared <= 16, "{shared} with {step:#x} between them");
