@@ -19,6 +19,7 @@ pub mod recipe;
 pub mod site;
 #[cfg(not(target_arch = "bpf"))]
 pub mod tap;
+pub mod verbs;
 pub mod wire;
 
 pub use call::CallId;

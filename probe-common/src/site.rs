@@ -5,7 +5,7 @@
 //!
 //! - `…_posted(qp, n_wr, bytes, flags, n_sge, wr)` before work requests are handed to the provider: `qp` is the
 //!   `ibv_qp` (or the `ibv_srq`), `wr` the first work request of the chain. Of the extended API, whose
-//!   requests are built by calls, it is a chain of the library's own that says the same ([`ShownWr`]); 0 where there is
+//!   requests are built by calls, it is a chain of the library's own that says the same ([`chain`]); 0 where there is
 //!   none, since the request was begun before anybody asked. What is to be known of a request alone stands in further
 //!   registers (`alone`).
 //! - `…_polled(cq, n, wc, exponent)` after a poll: `n` is what the poll returned (negative: it failed), `wc` the first
@@ -20,6 +20,8 @@
 //! A profiler asks for all operations or for one in 2^k of each [`Stream`] ([`Rates`]). Which ones is left to chance, so
 //! that a program's own rhythm (every 64th request signalled) does not fall in step; each digest carries its k, so that
 //! sums of digests times 2^k are unbiased whatever is asked for in between.
+
+use crate::verbs::{SendWr, Sge};
 
 /// What kind of queue a digest is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,56 +162,22 @@ impl Refused {
 /// With the exponent of a poll: its completions say when they were found.
 pub const FOUND_BEFORE: u32 = 1 << 8;
 
-/// A work request of the extended API as a site shows it: laid out as `struct ibv_send_wr`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct ShownWr {
-    /// The program's number for it.
-    pub wr_id: u64,
-    /// Address of the next one, 0 behind the last. One more than are shown: what comes after is not.
-    pub next: u64,
-    /// Address of its [`ShownSge`]s.
-    pub sg_list: u64,
-    /// How many.
-    pub num_sge: u32,
-    /// `IBV_WR_…`.
-    pub opcode: u32,
-    /// `IBV_SEND_…`, signalled where the queue pair makes it so, too.
-    pub send_flags: u32,
-    /// Not told.
-    pub imm_data: u32,
-    /// Its remote address, where it names remote memory.
-    pub remote_addr: u64,
-    /// Not told.
-    pub rest: [u64; 10],
-}
-
-/// A buffer of a [`ShownWr`]: laid out as `struct ibv_sge`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct ShownSge {
-    /// Its address.
-    pub addr: u64,
-    /// Its length in bytes.
-    pub length: u32,
-    /// Not told.
-    pub lkey: u32,
-}
-
 /// Work requests of one batch that are shown; a profiler walks no longer chain.
 pub const MOST_SHOWN: usize = 2048;
+/// Entries of a work request's list that a profiler looks at.
+pub const MOST_SGES: usize = 64;
 
 /// Links work requests into a chain, each with as many of `sges` as it has, in their order. `cut`: there are more than
 /// these. Returns the address of the first; 0 where there is none.
-pub fn chain(wrs: &mut [ShownWr], sges: &[ShownSge], cut: bool) -> u64 {
+pub fn chain(wrs: &mut [SendWr], sges: &[Sge], cut: bool) -> u64 {
     let first = wrs.as_ptr() as u64;
     let (all, list) = (wrs.len() as u64, sges.as_ptr() as u64);
     let mut sge = 0;
     for (wr, number) in wrs.iter_mut().zip(1..) {
         let is_last = number == all && !cut;
-        wr.next = if is_last { 0 } else { first + number * size_of::<ShownWr>() as u64 };
-        wr.sg_list = list + sge * size_of::<ShownSge>() as u64;
-        sge += u64::from(wr.num_sge);
+        wr.start.next = if is_last { 0 } else { first + number * size_of::<SendWr>() as u64 };
+        wr.start.sg_list = list + sge * size_of::<Sge>() as u64;
+        sge += u64::from(wr.start.num_sge);
     }
     if all == 0 { 0 } else { first }
 }
@@ -352,20 +320,20 @@ mod tests {
 
     #[test]
     fn shown_requests_are_linked_and_have_their_own_buffers() {
-        let sges = [ShownSge { addr: 4096, length: 8, lkey: 0 }; 3];
-        let mut wrs = [ShownWr::default(); 3];
-        (wrs[0].num_sge, wrs[2].num_sge) = (1, 2);
+        let sges = [Sge { addr: 4096, length: 8, lkey: 0 }; 3];
+        let mut wrs = [SendWr::default(); 3];
+        (wrs[0].start.num_sge, wrs[2].start.num_sge) = (1, 2);
         let first = chain(&mut wrs, &sges, false);
+        assert_eq!((first, wrs[0].start.next), (&raw const wrs[0] as u64, &raw const wrs[1] as u64));
+        assert_eq!((wrs[1].start.next, wrs[2].start.next), (&raw const wrs[2] as u64, 0));
         assert_eq!(
-            (first, wrs[0].next, wrs[1].next, wrs[2].next),
-            (&raw const wrs[0] as u64, &raw const wrs[1] as u64, &raw const wrs[2] as u64, 0)
+            (wrs[0].start.sg_list, wrs[2].start.sg_list),
+            (&raw const sges[0] as u64, &raw const sges[1] as u64)
         );
-        assert_eq!((wrs[0].sg_list, wrs[2].sg_list), (&raw const sges[0] as u64, &raw const sges[1] as u64));
         assert_eq!(chain(&mut [], &sges, false), 0);
         // What comes behind is asked for, and not there.
         chain(&mut wrs, &sges, true);
-        assert_eq!(wrs[2].next, wrs.as_ptr_range().end as u64);
-        assert_eq!((size_of::<ShownWr>(), size_of::<ShownSge>()), (128, 16));
+        assert_eq!(wrs[2].start.next, wrs.as_ptr_range().end as u64);
     }
 
     #[test]

@@ -6,8 +6,10 @@ use probe_common::site::Flags;
 
 use crate::addresses::{Steps, Told, is_zero};
 use crate::arch;
+use crate::bounds::bounded;
 use crate::data;
-use crate::walk::{Kind, bounded, note_outstanding, note_under_way};
+use crate::under_way;
+use crate::walk::Kind;
 
 /// What is known of it.
 pub struct Alone {
@@ -79,7 +81,7 @@ impl Alone {
         unsafe {
             if kind.signalled() | (*counters).granted.signal_all as u64 & 1 != 0 {
                 *run = 0;
-                note_under_way(ring, wr_id, kind.class(), now);
+                under_way::note(ring, wr_id, kind.class(), now);
             } else {
                 *run = (*run).wrapping_add(1);
                 let longest = &mut (*counters).counters[qp::LONGEST_UNSIGNALLED];
@@ -89,6 +91,6 @@ impl Alone {
                 (*ring).posted = (*ring).posted.wrapping_add(1);
             }
         }
-        note_outstanding(counters, ring);
+        under_way::note_outstanding(counters, ring);
     }
 }

@@ -15,23 +15,25 @@ use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::counters::{
-    BATCH_DETAILS, Batch, ObjectCounters, RING, Ring, SIZES, UnderWay, detail, failure, kind, place, qp,
-    source,
+    BATCH_DETAILS, Batch, ObjectCounters, SIZES, detail, failure, kind, place, qp, source,
 };
+use probe_common::site;
 use probe_common::wire::hits;
 
 use crate::addresses::{Steps, Told, is_zero, size_class};
+use crate::bounds::bounded;
 use crate::data;
 use crate::gap;
 use crate::meter::{self, Meter};
 use crate::subject::Subject;
+use crate::under_way;
 use crate::user::{clear, read};
-use crate::walk::{GO_INLINE, NAME_REMOTE_MEMORY, SIGNALED, bounded, note_outstanding};
+use crate::walk::{GO_INLINE, NAME_REMOTE_MEMORY, SIGNALED};
 
 /// `wr_id` of `struct ibv_qp_ex`; `wr_flags` follows it.
 const WR_ID: u64 = 168;
 /// Entries of a list that are added up.
-const MOST_SGES: u32 = 64;
+const MOST_SGES: u32 = site::MOST_SGES as u32;
 
 /// What a program sets before it begins a work request.
 #[repr(C)]
@@ -203,7 +205,9 @@ fn settle(subject: Subject, counters: *mut ObjectCounters) {
     let (bytes, inline, signalled) = (building.bytes, building.inline, building.signalled);
     if signalled != 0 {
         batch.run = 0;
-        note_under_way(subject, counters, opcode as u64 | size_class(bytes) << 8);
+        if let Some(ring) = under_way::ring(subject, counters, source::FUNCTION, batch.open, true) {
+            under_way::note_built(ring, counters, opcode as u64 | size_class(bytes) << 8);
+        }
     } else {
         batch.run = batch.run.wrapping_add(1);
         if batch.run > batch.longest {
@@ -244,21 +248,6 @@ fn settle(subject: Subject, counters: *mut ObjectCounters) {
     }
 }
 
-/// Notes the signalled work request being built behind those under way.
-#[inline(always)]
-fn note_under_way(subject: Subject, counters: *mut ObjectCounters, class: u64) {
-    // SAFETY: live map values; the place is within bounds.
-    unsafe {
-        let batch = &(*counters).batch;
-        let Some(ring) = data::ring(subject, counters, source::FUNCTION, batch.open, true) else { return };
-        let place = bounded::<255>((*ring).head.wrapping_add(batch.signalled));
-        let entry = &mut *(&raw mut (*ring).entries).cast::<UnderWay>().add(place);
-        entry.wr_id = batch.building.wr_id;
-        entry.posted = (*ring).posted.wrapping_add(batch.entries).wrapping_add(1);
-        entry.class = class;
-    }
-}
-
 /// Entry of `wr_complete(qp)`.
 #[inline(always)]
 pub fn complete_enter(ctx: &ProbeContext) {
@@ -296,49 +285,9 @@ fn completed(subject: Subject, counters: *mut ObjectCounters, object: u64, weigh
             return;
         }
         let (entries, signalled) = (batch.entries, batch.signalled);
-        let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true) else { return };
-        let head = (*ring).head;
-        if signalled == 1 {
-            time(ring, head, now);
-        } else if signalled != 0 {
-            let mut posted = Posted { ring: ring.cast(), head, left: signalled, now };
-            bpf_loop(RING as u32, stamp as *mut c_void, (&raw mut posted).cast::<c_void>(), 0);
-        }
-        (*ring).head = head.wrapping_add(signalled);
-        (*ring).posted = (*ring).posted.wrapping_add(entries);
-        note_outstanding(counters, ring);
-    }
-}
-
-/// Work requests that get the time of their post. The [`Ring`] is not named, as in the context of a walk.
-struct Posted {
-    ring: *mut c_void,
-    head: u64,
-    left: u64,
-    now: u64,
-}
-
-/// The last of them first: of more than there is room for, only those are there.
-extern "C" fn stamp(_index: u32, posted: *mut Posted) -> i64 {
-    // SAFETY: what `completed` passed to bpf_loop.
-    let posted = unsafe { &mut *posted };
-    if posted.left == 0 {
-        return 1;
-    }
-    posted.left -= 1;
-    // SAFETY: a live map value.
-    unsafe { time(posted.ring.cast(), posted.head.wrapping_add(posted.left), posted.now) };
-    0
-}
-
-/// # Safety
-/// `ring` is a live map value.
-#[inline(always)]
-unsafe fn time(ring: *mut Ring, number: u64, now: u64) {
-    // SAFETY: as promised; the place is within bounds.
-    unsafe {
-        let entry = (&raw mut (*ring).entries).cast::<UnderWay>().add(bounded::<255>(number));
-        (*entry).t_ns = now;
+        let Some(ring) = under_way::ring(subject, counters, source::FUNCTION, weight, true) else { return };
+        under_way::post_built(ring, entries, signalled, now);
+        under_way::note_outstanding(counters, ring);
     }
 }
 
@@ -372,13 +321,10 @@ fn refused(subject: Subject, counters: *mut ObjectCounters, weight: u64, errno: 
     if weight != 1 {
         return;
     }
-    let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true) else { return };
-    // SAFETY: live map values.
-    unsafe {
-        (*ring).head = (*ring).head.wrapping_sub((*counters).batch.signalled);
-        (*ring).posted = (*ring).posted.wrapping_sub((*counters).batch.entries);
-        forget_overwritten(ring, (*counters).batch.signalled);
-    }
+    let Some(ring) = under_way::ring(subject, counters, source::FUNCTION, weight, true) else { return };
+    // SAFETY: a live map value.
+    let (entries, signalled) = unsafe { ((*counters).batch.entries, (*counters).batch.signalled) };
+    under_way::take_back_built(ring, entries, signalled);
 }
 
 /// Entry of `wr_abort(qp)`.
@@ -391,28 +337,11 @@ pub fn abort(ctx: &ProbeContext) {
         data::add(counters, qp::ABORTED, weight);
         if weight == 1
             && signalled != 0
-            && let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true)
+            && let Some(ring) = under_way::ring(subject, counters, source::FUNCTION, weight, true)
         {
-            // SAFETY: a live map value.
-            unsafe { forget_overwritten(ring, signalled) };
+            under_way::forget_overwritten(ring, signalled);
         }
     });
-}
-
-/// So many were noted behind the head, and not posted: where there was no room, those under way are no longer there.
-///
-/// # Safety
-/// `ring` is a live map value.
-#[inline(always)]
-unsafe fn forget_overwritten(ring: *mut Ring, noted: u64) {
-    // SAFETY: as promised.
-    unsafe {
-        let (head, tail) = ((*ring).head, (*ring).tail);
-        if head.wrapping_sub(tail).wrapping_add(noted) > RING as u64 {
-            (*ring).tail = head;
-            (*ring).in_step = 0;
-        }
-    }
 }
 
 /// Adds the batch to the counters so many times; -1 takes it back.
@@ -421,12 +350,9 @@ fn add(counters: *mut ObjectCounters, sign: u64) {
     // SAFETY: a live map value.
     unsafe {
         let batch = &(*counters).batch;
-        let (entries, signalled, inline) = (batch.entries, batch.signalled, batch.inline);
-        let (bytes, sges, cut) = (batch.bytes, batch.sges, batch.cut);
-        data::add(counters, qp::SIGNALLED, signalled.wrapping_mul(sign));
-        data::add(counters, qp::INLINE, inline.wrapping_mul(sign));
-        data::add(counters, qp::BYTES, bytes.wrapping_mul(sign));
-        data::add(counters, qp::SGES, sges.wrapping_sub(entries).wrapping_mul(sign));
+        let (signalled, inline, bytes, cut) = (batch.signalled, batch.inline, batch.bytes, batch.cut);
+        let more_sges = batch.sges.wrapping_sub(batch.entries);
+        data::add_sends(counters, data::Sends { signalled, inline, bytes, more_sges }, sign);
         if sign >> 63 == 0 {
             data::add(counters, qp::CUT, cut.wrapping_mul(sign));
         }

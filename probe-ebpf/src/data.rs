@@ -8,12 +8,14 @@ use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap};
 use probe_common::counters::{
-    ARMED, AT_PLACE, COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, RING,
-    Ring, RingKey, SIZES, UnderWay, detail, kind, qp, source,
+    ARMED, AT_PLACE, COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, SIZES,
+    detail, kind, qp, source,
 };
 use probe_common::histogram;
+use probe_common::verbs::{SendWr, Sge, Wc};
 use probe_common::wire::Loss;
 
+use crate::bounds::bounded;
 use crate::count;
 use crate::gap;
 use crate::hot;
@@ -21,8 +23,9 @@ use crate::poll::Reading;
 use crate::post::Receives;
 use crate::senders;
 use crate::subject::Subject;
+use crate::under_way;
 use crate::user::{half, word};
-use crate::walk::{Walk, bounded};
+use crate::walk::Walk;
 
 /// Counters by process and object. Not allocated in advance: most recordings have few objects.
 #[map]
@@ -39,18 +42,6 @@ static FAILURES: HashMap<FailureKey, u64> = HashMap::with_max_entries(16_384, BP
 /// What queue pairs were made with.
 #[map]
 static MADE: HashMap<MadeKey, Granted> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
-
-/// Work requests under way, by queue pair.
-#[map]
-static RINGS: HashMap<RingKey, Ring> = HashMap::with_max_entries(4_096, BPF_F_NO_PREALLOC);
-
-/// What a new entry of [`RINGS`] begins as; never written.
-#[map]
-static NEW_RING: Array<Ring> = Array::with_max_entries(1, 0);
-
-/// Where work requests are noted that are not remembered; never read.
-#[map]
-static NO_RING: Array<Ring> = Array::with_max_entries(1, 0);
 
 /// Latencies by process and class.
 #[map]
@@ -72,51 +63,6 @@ static NEW_THREAD: Array<Thread> = Array::with_max_entries(1, 0);
 pub const AT_ONCE: usize = 16;
 /// Completion entries read at once.
 pub const ENTRIES_AT_ONCE: usize = 16;
-
-/// `struct ibv_send_wr`, 128 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct SendWr {
-    pub start: WrStart,
-    rest: [u64; 10],
-}
-
-/// A work request up to its remote address.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct WrStart {
-    pub wr_id: u64,
-    pub next: u64,
-    pub sg_list: u64,
-    pub num_sge: u32,
-    pub opcode: u32,
-    pub send_flags: u32,
-    pub imm_data: u32,
-    pub remote_addr: u64,
-}
-
-/// `struct ibv_sge`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct Sge {
-    pub addr: u64,
-    pub length: u32,
-    pub lkey: u32,
-}
-
-/// `struct ibv_wc`, 48 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Wc {
-    pub wr_id: u64,
-    pub status: u32,
-    pub opcode: u32,
-    pub vendor_err: u32,
-    pub byte_len: u32,
-    pub imm_data: u32,
-    pub qp_num: u32,
-    rest: [u32; 4],
-}
 
 /// A call whose return is awaited; the object is 0 when there is none.
 #[repr(C)]
@@ -166,19 +112,6 @@ fn object_key(subject: Subject, object_kind: u32, address: u64, by: u16) -> Obje
     let last = subject.tgid() as u64 | (object_kind as u64 & 0xffff) << 32 | (by as u64) << 48;
     // SAFETY: as long as the words, without padding; this target is little-endian.
     unsafe { transmute([subject.start_ns, address, 0, last]) }
-}
-
-/// The work requests under way of a queue pair by its number, where there are any.
-#[inline(always)]
-pub fn ring_of(subject: Subject, number: u32) -> Option<*mut Ring> {
-    RINGS.get_ptr_mut(&ring_key(subject, number))
-}
-
-/// The key of a queue pair's work requests under way; see [`object_key`].
-#[inline(always)]
-fn ring_key(subject: Subject, number: u32) -> RingKey {
-    // SAFETY: as above.
-    unsafe { transmute([subject.start_ns, subject.tgid() as u64 | (number as u64) << 32]) }
 }
 
 /// The counters of an object; made at first use, and `None` (counted) when the table is full.
@@ -240,135 +173,6 @@ pub fn qp_made(subject: Subject, address: u64, granted: Granted) {
     }
 }
 
-/// The same of a queue pair whose posts are seen by `by`: `None` where nobody has noted any yet, or somebody else does.
-#[inline(always)]
-pub fn known_ring(subject: Subject, counters: *const ObjectCounters, by: u16) -> Option<*mut Ring> {
-    // SAFETY: live map values.
-    unsafe {
-        let ring = ring_of(subject, (*counters).number)?;
-        ((*ring).by == by as u64).then_some(ring)
-    }
-}
-
-/// What is remembered gets stale.
-///
-/// # Safety
-/// A live map value.
-#[inline(always)]
-pub unsafe fn forget_under_way(ring: *mut Ring) {
-    // SAFETY: as promised.
-    unsafe {
-        (*ring).tail = (*ring).head;
-        (*ring).in_step = 0;
-    }
-}
-
-/// The work requests under way of a queue pair that posts, where every one is seen.
-#[inline(always)]
-pub fn ring(
-    subject: Subject,
-    counters: *mut ObjectCounters,
-    by: u16,
-    weight: u64,
-    signalled: bool,
-) -> Option<*mut Ring> {
-    // SAFETY: a live map value.
-    let number = unsafe { (*counters).number };
-    let key = ring_key(subject, number);
-    if weight != 1 && !signalled {
-        // It has no completion entry of its own.
-        return NO_RING.get_ptr_mut(0);
-    }
-    let found = RINGS.get_ptr_mut(&key);
-    if weight != 1 {
-        // Where not every one is seen, none can be matched with its completion entry; what is remembered gets stale.
-        if let Some(stale) = found {
-            // SAFETY: a live map value.
-            unsafe {
-                if (*stale).by == by as u64 {
-                    forget_under_way(stale);
-                }
-            }
-        }
-        return NO_RING.get_ptr_mut(0);
-    }
-    if let Some(ring) = found {
-        // SAFETY: a live map value.
-        let known = unsafe { (*ring).by };
-        if known == by as u64 {
-            return found;
-        }
-        if known < by as u64 {
-            // Noted already, nearer to the program.
-            return NO_RING.get_ptr_mut(0);
-        }
-        // SAFETY: as above. What was noted farther away is noted here from now on.
-        unsafe {
-            (*ring).by = by as u64;
-            forget_under_way(ring);
-        }
-        return found;
-    }
-    if number != 0
-        && let Some(new) = NEW_RING.get(0)
-    {
-        let _ = RINGS.insert(&key, new, BPF_NOEXIST as u64);
-        if let Some(ring) = RINGS.get_ptr_mut(&key) {
-            // SAFETY: live map values.
-            unsafe {
-                // A batch of the extended API counts as a call only when it is completed.
-                let is_first = (*counters).counters[qp::POST_CALLS] <= 1;
-                (*ring).in_step = ((*counters).granted.known != 0 && is_first) as u64;
-                (*ring).by = by as u64;
-            }
-            return Some(ring);
-        }
-    }
-    // With the table full, latencies of this queue pair are not told; its counts are.
-    NO_RING.get_ptr_mut(0)
-}
-
-/// A completion entry of a send was reaped: tells the latency of its work request, which is the oldest one.
-#[inline(always)]
-pub fn reaped(subject: Subject, by: u16, number: u32, wr_id: u64, now: u64) {
-    let key = ring_key(subject, number);
-    let Some(ring) = RINGS.get_ptr_mut(&key) else { return };
-    // SAFETY: a live map value; the entry's place is within bounds.
-    unsafe {
-        if (*ring).by != by as u64 {
-            return;
-        }
-        let (head, tail) = ((*ring).head, (*ring).tail);
-        if tail == head {
-            (*ring).unmatched += 1;
-            // Nothing that was seen is under way: what comes from now on is.
-            (*ring).in_step = 1;
-            return;
-        }
-        let entry = &*(&raw const (*ring).entries).cast::<UnderWay>().add(bounded::<255>(tail));
-        if (*ring).in_step == 0 {
-            // The entry may be that of a request posted before the probes were there. Programs that give all the same
-            // number do not tell.
-            let next = &*(&raw const (*ring).entries).cast::<UnderWay>().add(bounded::<255>(tail + 1));
-            if entry.wr_id != wr_id || head - tail > 1 && next.wr_id == wr_id {
-                (*ring).unmatched += 1;
-                (*ring).tail += (head - tail > RING as u64) as u64;
-                return;
-            }
-            (*ring).in_step = 1;
-        }
-        // Overwritten, or not the one in turn: whoever is in turn now cannot be told before all are reaped.
-        if head - tail > RING as u64 || entry.wr_id != wr_id {
-            (*ring).unmatched += 1;
-            (*ring).tail = if head - tail > RING as u64 { tail + 1 } else { head };
-            return;
-        }
-        (*ring).tail = tail + 1;
-        (*ring).completed = entry.posted;
-        latency(subject, entry.class as u16, now.wrapping_sub(entry.t_ns));
-    }
-}
-
 /// Adds a latency to the histogram of its class.
 #[inline(always)]
 pub fn latency(subject: Subject, class: u16, ns: u64) {
@@ -405,12 +209,7 @@ pub fn object_ends(subject: Subject, object_kind: u32, address: u64) {
                 // SAFETY: a live map value.
                 let (number, send_cq) = unsafe { ((*found).number, (*found).queues[0]) };
                 senders::ends(subject, send_cq, number);
-                let key = ring_key(subject, number);
-                if let Some(ring) = RINGS.get_ptr_mut(&key) {
-                    // SAFETY: live map values.
-                    unsafe { (*found).details[detail::UNMATCHED] = (*ring).unmatched };
-                    let _ = RINGS.remove(&key);
-                }
+                under_way::ends(subject, number, found);
             }
             // SAFETY: the helper has no preconditions; live map values.
             let moved = unsafe {
@@ -477,6 +276,24 @@ pub fn add(counters: *mut ObjectCounters, place: usize, n: u64) {
         // SAFETY: within the map value.
         count::add(unsafe { (&raw mut (*counters).counters).cast::<u64>().add(place) }, n);
     }
+}
+
+/// Sums over sends.
+pub struct Sends {
+    pub signalled: u64,
+    pub inline: u64,
+    pub bytes: u64,
+    /// Entries of their lists beyond one for each ([`ObjectCounters::counts`]).
+    pub more_sges: u64,
+}
+
+/// Adds sums over sends so many times; -1 takes them back.
+#[inline(always)]
+pub fn add_sends(counters: *mut ObjectCounters, sums: Sends, sign: u64) {
+    add(counters, qp::SIGNALLED, sums.signalled.wrapping_mul(sign));
+    add(counters, qp::INLINE, sums.inline.wrapping_mul(sign));
+    add(counters, qp::BYTES, sums.bytes.wrapping_mul(sign));
+    add(counters, qp::SGES, sums.more_sges.wrapping_mul(sign));
 }
 
 /// Adds to a [`detail`].

@@ -14,6 +14,7 @@ mod addresses;
 mod alone;
 mod arch;
 mod batch;
+mod bounds;
 mod callers;
 mod count;
 mod data;
@@ -31,6 +32,7 @@ mod process;
 mod recipes;
 mod senders;
 mod subject;
+mod under_way;
 mod user;
 mod walk;
 

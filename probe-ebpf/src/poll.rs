@@ -9,19 +9,21 @@ use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::counters::{ObjectCounters, cq, detail, failure, kind, place, source};
 use probe_common::recipe::{Recipe, Side};
 use probe_common::site::{FOUND_BEFORE, MOST_EXPONENT, Stream};
+use probe_common::verbs::Wc;
 use probe_common::wire::{hits, part};
 
-use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread, Wc};
+use crate::bounds::bounded;
+use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread};
 use crate::gap;
 use crate::meter;
 use crate::recipes;
 use crate::senders;
 use crate::subject::Subject;
+use crate::under_way;
 use crate::user::read;
-use crate::walk::bounded;
 
-/// `struct ibv_wc`: its size.
-const WC_BYTES: u64 = 48;
+/// Bytes of `struct ibv_wc`.
+const WC_BYTES: u64 = size_of::<Wc>() as u64;
 /// Rounds of [`ENTRIES_AT_ONCE`] completion entries; those behind count without a status.
 const ROUNDS: u32 = 64;
 /// `IBV_WC_RECV`, a bit of the opcode of what was received.
@@ -242,14 +244,14 @@ fn one_reaped(
     match (side, number) {
         (Some(Side::Receive), _) => {}
         (_, 0) => senders::reaped(subject, by, counters, cq, wr_id, now),
-        (Some(Side::Send), _) => data::reaped(subject, by, number, wr_id, now),
+        (Some(Side::Send), _) => under_way::reaped(subject, by, number, wr_id, now),
         (None, _) => {
             if !senders::has_receives(subject, cq) {
-                data::reaped(subject, by, number, wr_id, now);
+                under_way::reaped(subject, by, number, wr_id, now);
             } else {
                 data::add_detail(counters, detail::GUESSED, 1);
                 if senders::is_in_turn(subject, number, wr_id) {
-                    data::reaped(subject, by, number, wr_id, now);
+                    under_way::reaped(subject, by, number, wr_id, now);
                 }
             }
         }
@@ -397,7 +399,7 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
             let now = reading.now.wrapping_sub(entry.imm_data as u64 & reading.found_before);
             let by = reading.by as u16;
             if entry.qp_num != 0 {
-                data::reaped(context.subject, by, entry.qp_num, entry.wr_id, now);
+                under_way::reaped(context.subject, by, entry.qp_num, entry.wr_id, now);
             } else {
                 // Of an extended queue that was made without it.
                 let counters = context.counters.cast::<ObjectCounters>();

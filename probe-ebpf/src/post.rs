@@ -7,19 +7,22 @@ use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use probe_common::counters::{ObjectCounters, Ring, failure, kind, qp, source};
-use probe_common::site::{Flags, Queue, Refused, Stream};
+use probe_common::site::{self, Flags, Queue, Refused, Stream};
+use probe_common::verbs::Sge;
 use probe_common::wire::hits;
 
 use crate::addresses::is_zero;
 use crate::alone::Alone;
-use crate::data::{self, Awaited, Sge, Thread};
+use crate::bounds::opaque;
+use crate::data::{self, Awaited, Thread};
 use crate::gap;
 use crate::hot;
 use crate::meter::{self, Meter};
 use crate::senders;
 use crate::subject::Subject;
+use crate::under_way;
 use crate::user::{clear, read, word};
-use crate::walk::{self, Chain, Walk, opaque};
+use crate::walk::{self, Chain, Walk};
 
 /// `…_posted(queue, n_wr, bytes, flags, n_sge, wr)`.
 #[inline(always)]
@@ -59,7 +62,7 @@ pub fn hot_site(ctx: *mut c_void) -> bool {
     let signalled = told.flags.signalled() != 0;
     let Some(pace) = gap::place(subject) else { return false };
     // Where not every one is seen, those without a completion entry of their own are nothing to the others.
-    let mut ring = if every || signalled { data::known_ring(subject, counters, by) } else { None };
+    let mut ring = if every || signalled { under_way::known(subject, counters, by) } else { None };
     if every && ring.is_none() {
         return false;
     }
@@ -69,7 +72,7 @@ pub fn hot_site(ctx: *mut c_void) -> bool {
     if !every {
         if let Some(ring) = ring {
             // SAFETY: a live map value.
-            unsafe { data::forget_under_way(ring) };
+            unsafe { under_way::forget(ring) };
         }
         ring = None;
     }
@@ -214,7 +217,7 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, told: Told, failed: bool) 
         let chain = Chain { first, most: n, now: 0, sign: factor, by_opcode };
         if first != 0
             && let Some(thread) = data::thread(subject, true)
-            && let Some(ring) = data::ring(subject, counters, by, weight, true)
+            && let Some(ring) = under_way::ring(subject, counters, by, weight, true)
         {
             let walk = take_back(counters, thread, ring, &chain);
             walk.describe(counters, weight == 1);
@@ -245,7 +248,7 @@ impl Sends {
         let every = weight == 1;
         if first != 0
             && let Some(thread) = data::thread(subject, true)
-            && let Some(ring) = data::ring(subject, counters, by, weight, signalled != 0)
+            && let Some(ring) = under_way::ring(subject, counters, by, weight, signalled != 0)
         {
             let makes_entries = makes_entries(counters, signalled);
             let now = gap::Post { every, signalled: signalled != 0, makes_entries }.at(subject, thread);
@@ -254,7 +257,7 @@ impl Sends {
             walk.describe(counters, every);
             data::add(counters, qp::CUT, walk.cut().wrapping_mul(weight));
             if every {
-                walk::note_outstanding(counters, ring);
+                under_way::note_outstanding(counters, ring);
                 walk.follow_run(counters);
             } else {
                 forget_run(counters);
@@ -359,13 +362,13 @@ fn send_entered(ctx: &ProbeContext, subject: Subject, weight: u64, slice: u32) {
     let second = ctx.arg::<u64>(2).unwrap_or(0);
     // SAFETY: this thread's own memory.
     unsafe { (*thread).post = Awaited { object, first: wr, second, kind: kind::QP as u64, weight } };
-    let Some(ring) = data::ring(subject, counters, source::FUNCTION, weight, true) else { return };
+    let Some(ring) = under_way::ring(subject, counters, source::FUNCTION, weight, true) else { return };
     let every = weight == 1;
     let now = gap::Post { every, signalled: false, makes_entries: true }.at(subject, thread);
     let chain = Chain { first: wr, most: u64::MAX, now, sign: weight, by_opcode: 1 };
     let walk = walk::over(counters, thread, ring, &chain);
     if every {
-        walk::note_outstanding(counters, ring);
+        under_way::note_outstanding(counters, ring);
     }
     walk.count(counters);
     walk.describe(counters, true);
@@ -387,7 +390,7 @@ pub fn send_leave(ctx: &RetProbeContext) {
     // SAFETY: a live map value.
     let number = unsafe { (*counters).number };
     data::failed(subject, source::FUNCTION, number, failure::POST, result.unsigned_abs(), call.weight);
-    let Some(ring) = data::ring(subject, counters, source::FUNCTION, call.weight, true) else { return };
+    let Some(ring) = under_way::ring(subject, counters, source::FUNCTION, call.weight, true) else { return };
     let back = call.weight.wrapping_neg();
     let chain = Chain { first: first_unposted(&call), most: u64::MAX, now: 0, sign: back, by_opcode: 1 };
     let walk = take_back(counters, thread, ring, &chain);
@@ -404,13 +407,8 @@ fn take_back(
     chain: &Chain,
 ) -> &'static mut Walk {
     let walk = walk::over(counters, thread, ring, chain);
-    // What was not posted was noted twice by now.
     let (signalled, all) = walk.under_way();
-    // SAFETY: a live map value.
-    unsafe {
-        (*ring).head = (*ring).head.wrapping_sub(signalled.wrapping_mul(2));
-        (*ring).posted = (*ring).posted.wrapping_sub(all.wrapping_mul(2));
-    }
+    under_way::take_back(ring, signalled, all);
     walk
 }
 
@@ -503,9 +501,9 @@ pub fn receive_leave(ctx: &RetProbeContext) {
 }
 
 /// Receives are posted in long chains when a program starts.
-const MOST_RECEIVES: u32 = 2048;
+const MOST_RECEIVES: u32 = site::MOST_SHOWN as u32;
 /// Entries of a receive's list that are added up.
-const MOST_SGES: u32 = 64;
+const MOST_SGES: u32 = site::MOST_SGES as u32;
 
 /// Receives being counted. In the thread's memory, as a walk is.
 #[repr(C)]

@@ -11,11 +11,12 @@ use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap};
-use probe_common::counters::{ObjectCounters, SENDERS as MOST, Senders, SendersKey, UnderWay, detail};
+use probe_common::counters::{ObjectCounters, SENDERS as MOST, Senders, SendersKey, detail};
 
+use crate::bounds::bounded;
 use crate::data;
 use crate::subject::Subject;
-use crate::walk::bounded;
+use crate::under_way;
 
 /// By completion queue.
 #[map]
@@ -97,12 +98,11 @@ pub fn has_receives(subject: Subject, cq: u64) -> bool {
 /// Whether a queue pair's oldest work request under way has this number.
 #[inline(always)]
 pub fn is_in_turn(subject: Subject, number: u32, wr_id: u64) -> bool {
-    let Some(ring) = data::ring_of(subject, number) else { return false };
-    // SAFETY: a live map value; the place is within bounds.
+    let Some(ring) = under_way::of(subject, number) else { return false };
+    // SAFETY: a live map value.
     unsafe {
         let (head, tail) = ((*ring).head, (*ring).tail);
-        let oldest = &*(&raw const (*ring).entries).cast::<UnderWay>().add(bounded::<255>(tail));
-        head != tail && oldest.wr_id == wr_id
+        head != tail && under_way::place(ring, tail).wr_id == wr_id
     }
 }
 
@@ -178,7 +178,7 @@ pub fn reaped(subject: Subject, by: u16, counters: *mut ObjectCounters, cq: u64,
         }
     }
     if sought.number != 0 {
-        data::reaped(subject, by, sought.number, wr_id, now);
+        under_way::reaped(subject, by, sought.number, wr_id, now);
     }
 }
 
@@ -203,14 +203,14 @@ extern "C" fn compare(index: u32, sought: *mut Sought) -> i64 {
         if number == 0 {
             return 1;
         }
-        let Some(ring) = data::ring_of(sought.subject, number) else { return 0 };
+        let Some(ring) = under_way::of(sought.subject, number) else { return 0 };
         sought.rings += 1;
         sought.one = number;
         let (head, tail) = ((*ring).head, (*ring).tail);
         if head == tail {
             return 0;
         }
-        let entry = &*(&raw const (*ring).entries).cast::<UnderWay>().add(bounded::<255>(tail));
+        let entry = under_way::place(ring, tail);
         if entry.wr_id == sought.wr_id && entry.t_ns < sought.t_ns {
             (sought.number, sought.t_ns) = (number, entry.t_ns);
         }

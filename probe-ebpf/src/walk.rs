@@ -4,15 +4,17 @@
 //! length) that follow one another are counted together: only their addresses are looked at one by one, and all that
 //! their kind tells is told by multiplication.
 
-use core::arch::asm;
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
-use probe_common::counters::{ObjectCounters, Ring, UnderWay, detail, qp};
-use probe_common::site::Flags;
+use probe_common::counters::{ObjectCounters, Ring, detail, qp};
+use probe_common::site::{self, Flags};
+use probe_common::verbs::{SendWr, Sge, WrStart};
 
 use crate::addresses::{Steps, Told, is_zero, size_class};
-use crate::data::{self, AT_ONCE, SendWr, Sge, Thread, WrStart};
+use crate::bounds::{bounded, opaque};
+use crate::data::{self, AT_ONCE, Thread};
+use crate::under_way;
 use crate::user::{clear, read};
 
 /// `IBV_SEND_SIGNALED` and `IBV_SEND_INLINE`.
@@ -23,13 +25,13 @@ pub const NAME_REMOTE_MEMORY: u64 = 0b111_0011;
 /// Opcodes whose data can go inline, a bit each: RDMA_WRITE, SEND, both with immediate data, and SEND_WITH_INV.
 pub const GO_INLINE: u64 = 0b10_0000_1111;
 /// Work requests of a chain that are looked at.
-const MOST: u64 = 2048;
+const MOST: u64 = site::MOST_SHOWN as u64;
 /// Rounds it takes at most: each looks at one or more, but for the one that finds that several cannot be read at once.
 const ROUNDS: u32 = MOST as u32 + 1;
 /// Entries of a list that are read at once; longer lists are read one by one, up to [`MOST_SGES`].
 const SHORT_LIST: u32 = 4;
 /// Entries of a list that are looked at.
-const MOST_SGES: u32 = 64;
+const MOST_SGES: u32 = site::MOST_SGES as u32;
 /// Bytes of `struct ibv_send_wr`.
 const WR_BYTES: u64 = size_of::<SendWr>() as u64;
 /// Bits that an offset of an entry in the lists read at once may have.
@@ -158,24 +160,6 @@ impl Kind {
     pub fn class(self) -> u64 {
         self.opcode | size_class(self.bytes) << 8
     }
-}
-
-/// A number cut to `MASK`. The compiler would drop the mask where it knows the range; the verifier does not know it.
-#[inline(always)]
-pub fn bounded<const MASK: u64>(mut number: u64) -> usize {
-    // SAFETY: arithmetic on a register.
-    unsafe { asm!("{0} &= {1}", inout(reg) number, const MASK, options(pure, nomem, nostack)) };
-    number as usize
-}
-
-/// A number that the compiler knows nothing of: from what it knows it would make `<` into `!=`, and by that the verifier
-/// does not see that a loop ends.
-#[inline(always)]
-pub fn opaque(mut number: u64) -> u64 {
-    // An instruction it must be: without one, the kernel finds two lines of source at one place.
-    // SAFETY: arithmetic on a register.
-    unsafe { asm!("{0} += 0", inout(reg) number, options(pure, nomem, nostack)) };
-    number
 }
 
 /// What a walk works on, all of it map values that outlive the program; only the stack may hold pointers to them.
@@ -410,7 +394,7 @@ fn look_at<const SIGNALLED: bool>(context: &Context, place: u64, here: u64, kind
         told += Told::of(low, local_step, remote.to(wr.remote_addr, kind.bytes)).0;
         if SIGNALLED {
             // SAFETY: a live map value.
-            unsafe { note_under_way(context.ring(), wr.wr_id, class, now) };
+            unsafe { under_way::note(context.ring(), wr.wr_id, class, now) };
         }
         n = opaque(n + 1);
         let side_by_side = next.wrapping_add(WR_BYTES);
@@ -486,7 +470,7 @@ fn single(context: &Context, wr: &WrStart) -> u64 {
     let told = Told::of(low, local_step, remote.to(wr.remote_addr, total));
     if kind.makes_entries(walk) != 0 {
         // SAFETY: a live map value.
-        unsafe { note_under_way(context.ring(), wr.wr_id, kind.class(), walk.now) };
+        unsafe { under_way::note(context.ring(), wr.wr_id, kind.class(), walk.now) };
     }
     let next = wr.next;
     note(context, kind, 1, told, remote);
@@ -565,42 +549,6 @@ fn note(context: &Context, kind: Kind, n: u64, told: Told, remote: Steps) {
     walk.sums.of_class += n;
 }
 
-/// Notes a signalled work request as under way.
-///
-/// # Safety
-/// `ring` is a live map value.
-#[inline(always)]
-pub unsafe fn note_under_way(ring: *mut Ring, wr_id: u64, class: u64, now: u64) {
-    // SAFETY: as promised; the place is within bounds.
-    unsafe {
-        let (head, posted) = ((*ring).head, (*ring).posted.wrapping_add(1));
-        let entry = &mut *(&raw mut (*ring).entries).cast::<UnderWay>().add(bounded::<255>(head));
-        entry.t_ns = now;
-        entry.wr_id = wr_id;
-        entry.posted = posted;
-        entry.class = class;
-        (*ring).posted = posted;
-        (*ring).head = head.wrapping_add(1);
-    }
-}
-
-/// Notes how many work requests are under way now.
-#[inline(always)]
-pub fn note_outstanding(counters: *mut ObjectCounters, ring: *mut Ring) {
-    // SAFETY: live map values.
-    unsafe {
-        if (*ring).by == 0 {
-            // Nobody's: what is noted there is not remembered.
-            return;
-        }
-        let outstanding = (*ring).posted.wrapping_sub((*ring).completed);
-        let most = &mut (*counters).details[detail::MOST_OUTSTANDING];
-        if outstanding as i64 > *most as i64 {
-            *most = outstanding;
-        }
-    }
-}
-
 impl Walk {
     /// Signalled work requests, and all.
     #[inline(always)]
@@ -631,10 +579,9 @@ impl Walk {
     /// Adds the counts.
     #[inline(always)]
     pub fn count(&self, counters: *mut ObjectCounters) {
-        data::add(counters, qp::SIGNALLED, self.sums.signalled.wrapping_mul(self.sign));
-        data::add(counters, qp::INLINE, self.sums.inline.wrapping_mul(self.sign));
-        data::add(counters, qp::BYTES, self.sums.bytes.wrapping_mul(self.sign));
-        data::add(counters, qp::SGES, self.sums.sges.wrapping_sub(self.sums.wrs).wrapping_mul(self.sign));
+        let Sums { wrs, signalled, inline, bytes, sges, .. } = self.sums;
+        let sums = data::Sends { signalled, inline, bytes, more_sges: sges.wrapping_sub(wrs) };
+        data::add_sends(counters, sums, self.sign);
     }
 
     /// Keeps the run of unsignalled work requests. Written, not added: it is one thread's, and holds as far as one posts.

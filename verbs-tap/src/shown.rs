@@ -3,14 +3,15 @@
 //!
 //! Noted only while a profiler asks for operations to be told.
 
-use probe_common::site::{FOUND_BEFORE, MOST_SHOWN, Rates, ShownSge, ShownWr, Stream, chain};
+use probe_common::site::{self, FOUND_BEFORE, MOST_SHOWN, Rates, Stream, chain};
+use probe_common::verbs::{self, SendWr, WrStart};
 
 use crate::abi::{self, CqEx, DataBuf, Sge, Wc};
 use crate::messages;
 use crate::shared;
 
-/// Entries of a list that are shown; a profiler reads no longer ones.
-const MOST_SGES: usize = 65;
+/// Entries of a list that are shown: one more than a profiler looks at, which tells it that there are more.
+const MOST_SGES: usize = site::MOST_SGES + 1;
 /// Completion entries that are shown; a profiler reads no more.
 const MOST_FOUND: usize = 1024;
 
@@ -23,8 +24,8 @@ pub fn is_asked() -> bool {
 /// The work requests of a batch.
 #[derive(Default)]
 pub struct Sends {
-    wrs: Vec<ShownWr>,
-    sges: Vec<ShownSge>,
+    wrs: Vec<SendWr>,
+    sges: Vec<verbs::Sge>,
     /// Work requests begun.
     begun: u64,
 }
@@ -46,7 +47,8 @@ impl Sends {
         self.begun += 1;
         if self.wrs.len() < MOST_SHOWN {
             let send_flags = if signalled { abi::SEND_SIGNALED } else { 0 };
-            self.wrs.push(ShownWr { wr_id, opcode, send_flags, remote_addr, ..ShownWr::default() });
+            let start = WrStart { wr_id, opcode, send_flags, remote_addr, ..WrStart::default() };
+            self.wrs.push(start.into());
         }
     }
 
@@ -56,9 +58,9 @@ impl Sends {
         if self.begun != self.wrs.len() as u64 {
             return;
         }
-        let Some(wr) = self.wrs.last_mut() else { return };
+        let Some(SendWr { start: wr, .. }) = self.wrs.last_mut() else { return };
         let before = self.sges.len();
-        self.sges.extend(buffers.take(MOST_SGES).map(|(addr, length)| ShownSge {
+        self.sges.extend(buffers.take(MOST_SGES).map(|(addr, length)| verbs::Sge {
             addr,
             length: u32::try_from(length).unwrap_or(u32::MAX),
             lkey: 0,
@@ -185,12 +187,14 @@ mod tests {
         // SAFETY: as above.
         unsafe { sends.inline(&raw const buffer, 1) };
         assert_eq!(sends.chain(2), sends.wrs.as_ptr() as usize);
-        let [first, second] = sends.wrs[..] else { panic!("{:?}", sends.wrs) };
+        let [SendWr { start: first, .. }, SendWr { start: second, .. }] = sends.wrs[..] else {
+            panic!("{:?}", sends.wrs)
+        };
         assert_eq!((first.wr_id, first.num_sge, first.remote_addr), (7, 2, 0x5000));
         assert_eq!((first.send_flags, second.send_flags), (abi::SEND_SIGNALED, abi::SEND_INLINE));
         assert_eq!((first.next, second.next), (&raw const sends.wrs[1] as u64, 0));
         assert_eq!(second.sg_list, &raw const sends.sges[2] as u64);
-        assert_eq!(sends.sges[2], ShownSge { addr: 64, length: 5, lkey: 0 });
+        assert_eq!(sends.sges[2], verbs::Sge { addr: 64, length: 5, lkey: 0 });
         sends.clear();
         assert_eq!(sends.chain(0), 0);
     }
@@ -219,7 +223,7 @@ mod tests {
         }
         assert_ne!(sends.chain(all), 0);
         assert_eq!((sends.wrs.len(), sends.sges.len()), (MOST_SHOWN, MOST_SHOWN));
-        assert!(sends.wrs.iter().all(|wr| wr.num_sge == 1 && wr.next != 0));
+        assert!(sends.wrs.iter().all(|wr| wr.start.num_sge == 1 && wr.start.next != 0));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use crate::abi::consts::*;
 use crate::object::send_queue::SendQueue;
-use probe_common::site::{MOST_SHOWN, ShownSge, ShownWr, chain};
+use probe_common::site::{MOST_SHOWN, chain};
+use probe_common::verbs::{SendWr, Sge, WrStart};
 
 /// Room for a chain; grows with the batches that are told.
 #[derive(Default)]
 pub struct Shown {
-    wrs: Vec<ShownWr>,
-    sges: Vec<ShownSge>,
+    wrs: Vec<SendWr>,
+    sges: Vec<Sge>,
 }
 
 impl Shown {
@@ -27,19 +28,20 @@ impl Shown {
             if wqe.inline {
                 send_flags |= IBV_SEND_INLINE;
                 // Copied when it was given; the first buffer stands for all.
-                self.sges.push(ShownSge { addr: wqe.compare_add, length: wqe.len, lkey: 0 });
+                self.sges.push(Sge { addr: wqe.compare_add, length: wqe.len, lkey: 0 });
             } else {
                 let sges = queue.sges(counter).iter();
-                self.sges.extend(sges.map(|s| ShownSge { addr: s.addr, length: s.length, lkey: 0 }));
+                self.sges.extend(sges.map(|s| Sge { addr: s.addr, length: s.length, lkey: 0 }));
             }
-            self.wrs.push(ShownWr {
+            let start = WrStart {
                 wr_id: wqe.wr_id,
                 num_sge: (self.sges.len() - before) as u32,
                 opcode: u32::from(wqe.opcode),
                 send_flags,
                 remote_addr: wqe.remote_addr,
-                ..ShownWr::default()
-            });
+                ..WrStart::default()
+            };
+            self.wrs.push(start.into());
         }
         chain(&mut self.wrs, &self.sges, queue.posted > most) as usize
     }
