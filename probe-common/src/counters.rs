@@ -149,7 +149,7 @@ pub mod detail {
     pub const THREADS: usize = 11;
     /// Most posted and not known complete; 0 where that was not followed.
     pub const MOST_OUTSTANDING: usize = 13;
-    /// Of a queue pair that is gone: [`super::Ring::unmatched`].
+    /// Of a queue pair that is gone: [`crate::under_way::Ring::unmatched`].
     pub const UNMATCHED: usize = 14;
     /// Calls (posts, or polls) that are counted and were not looked at: others stand for them.
     pub const UNSEEN_CALLS: usize = 15;
@@ -274,59 +274,6 @@ pub struct MadeKey {
     pub zero: u32,
 }
 
-/// Key of the table of [`Ring`]s: a queue pair as its completion entries name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct RingKey {
-    /// Start time of the process.
-    pub start_ns: u64,
-    /// Thread-group id.
-    pub tgid: u32,
-    /// QP number.
-    pub number: u32,
-}
-
-/// Signalled work requests remembered of a queue pair.
-pub const RING: usize = 256;
-
-/// The work requests of a queue pair that are under way. Written by the thread that posts and the one that polls, without
-/// a lock: exact as far as one thread at a time does either.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Ring {
-    /// Signalled work requests posted, and reaped.
-    pub head: u64,
-    /// See `head`.
-    pub tail: u64,
-    /// Work requests posted, and known complete.
-    pub posted: u64,
-    /// See `posted`.
-    pub completed: u64,
-    /// Completion entries whose work request was not found: it was posted before, or their order is another.
-    pub unmatched: u64,
-    /// 1 where nothing older than what is remembered can be under way; until then an entry is matched only where its
-    /// number leaves no doubt.
-    pub in_step: u64,
-    /// Who notes them, one of [`source`]: of several places that an operation passes, the one nearest to the program.
-    pub by: u64,
-    /// The signalled ones, each at its number modulo [`RING`].
-    pub entries: [UnderWay; RING],
-}
-
-/// A signalled work request under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct UnderWay {
-    /// When it was posted.
-    pub t_ns: u64,
-    /// The program's number for it.
-    pub wr_id: u64,
-    /// Work requests posted up to and with it.
-    pub posted: u64,
-    /// Opcode, and size class from bit 8 on.
-    pub class: u64,
-}
-
 /// Key of the table of latencies; the value is a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
@@ -402,6 +349,8 @@ pub struct Building {
     pub sges: u64,
     /// Its remote address, where it names remote memory.
     pub remote_addr: u64,
+    /// Its keys, as in [`crate::under_way::UnderWay::keys`].
+    pub keys: u64,
     /// Its first buffer.
     pub addr: u64,
     /// Bytes of its first buffer.
@@ -471,40 +420,12 @@ pub mod place {
     pub const SET_INLINE_LIST: u64 = 3;
 }
 
-/// Key of the table of failed posts; the value is a count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(C)]
-pub struct FailureKey {
-    /// Start time of the process.
-    pub start_ns: u64,
-    /// Thread-group id.
-    pub tgid: u32,
-    /// QP number, or the handle of a shared receive queue.
-    pub number: u32,
-    /// One of [`failure`], and who counted from bit 16 on, one of [`source`].
-    pub what: u32,
-    /// errno of a post, status of a completion entry.
-    pub code: u32,
-}
-
-/// What failed.
-pub mod failure {
-    /// A post to a send queue.
-    pub const POST: u32 = 1;
-    /// A post to a receive queue.
-    pub const RECEIVE: u32 = 2;
-    /// A post to a shared receive queue.
-    pub const SHARED_RECEIVE: u32 = 3;
-    /// A work request, by its completion entry. The QP number is 0 where that of an extended poll is not known.
-    pub const CQE: u32 = 4;
-}
-
-const _: () = assert!(size_of::<ObjectKey>() == 32 && size_of::<FailureKey>() == 24);
+const _: () = assert!(size_of::<ObjectKey>() == 32);
 // Without gaps: what is not written must not be read.
 const _: () = assert!(
     size_of::<Batch>()
         == (7 + 2 + 4) * 8 + size_of::<Building>() + (qp::OPCODE_COUNT + SIZES + BATCH_DETAILS) * 4
-        && size_of::<Building>() == 11 * 8
+        && size_of::<Building>() == 12 * 8
         && size_of::<Senders>() == 8 + SENDERS * 4
         && detail::COULD_INLINE < BATCH_DETAILS
         && size_of::<ObjectCounters>()
@@ -512,7 +433,6 @@ const _: () = assert!(
                 + 4 * 4
                 + size_of::<Granted>()
                 + size_of::<Batch>()
-        && size_of::<Ring>() == 7 * 8 + RING * 32
         && size_of::<LatencyKey>() == 16
 );
 

@@ -9,6 +9,7 @@
 pub mod alone;
 pub mod call;
 pub mod counters;
+pub mod failures;
 pub mod histogram;
 pub mod hook;
 pub mod hot;
@@ -19,6 +20,7 @@ pub mod recipe;
 pub mod site;
 #[cfg(not(target_arch = "bpf"))]
 pub mod tap;
+pub mod under_way;
 pub mod verbs;
 pub mod wire;
 

@@ -15,7 +15,8 @@
 //! - `…_post_failed(qp, n_wr, bytes, flags, n_sge, why)` after a post that failed: the part of the digest above
 //!   that was *not* posted, to be subtracted. `why` ([`Refused`]) is the errno, and the first work request of that part.
 //!
-//! `flags` packs counts into fields of 16 bits; a count that does not fit stays at the field's largest value.
+//! `flags` packs counts into fields of 16 bits; a count that does not fit stays at the field's largest value. Those of a
+//! failure tell how many of the call were posted, too.
 //!
 //! A profiler asks for all operations or for one in 2^k of each [`Stream`] ([`Rates`]). Which ones is left to chance, so
 //! that a program's own rhythm (every 64th request signalled) does not fall in step; each digest carries its k, so that
@@ -46,10 +47,12 @@ impl Flags {
     const QUEUE: u32 = 48;
     const EXTENDED: u32 = 50;
     const EXPONENT: u32 = 51;
-    // Of a post; a failure has no need of these.
+    // Of a post.
     const SOURCE: u32 = 56;
     const ALONE: u32 = 58;
     const HAS_BUFFER: u32 = 59;
+    // Of a failure, which has no need of these.
+    const POSTED: u32 = 56;
 
     /// Packs a digest's flags.
     ///
@@ -98,6 +101,17 @@ impl Flags {
     /// Whether they do.
     pub const fn is_alone(self) -> bool {
         self.0 >> Self::ALONE & 1 == 1
+    }
+
+    /// Of a failure: so many of the call were posted.
+    pub const fn after(self, posted: u64) -> Self {
+        let posted = if posted > 0xff { 0xff } else { posted };
+        Self(self.0 | posted << Self::POSTED)
+    }
+
+    /// Of a failure: how many of the call were posted, up to 255.
+    pub const fn posted(self) -> u64 {
+        self.0 >> Self::POSTED
     }
 
     const fn saturated(count: u64) -> u64 {
@@ -359,6 +373,9 @@ mod tests {
         assert_eq!((flags.signalled(), flags.inline(), flags.opcodes()), (3, 2, 0x11));
         assert_eq!((flags.queue(), flags.is_extended()), (Some(Queue::SharedReceive), true));
         assert_eq!(Flags::pack(0, 0, 0, Queue::Send, false), Flags(0));
+        let failed = flags.one_in(31).after(200);
+        assert_eq!((failed.posted(), failed.exponent(), failed.inline()), (200, 31, 2));
+        assert_eq!((flags.after(1 << 20).posted(), flags.posted()), (255, 0));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A work request alone, of which the registers at a site tell: counted without a look at the memory of the program.
 
 use aya_ebpf::programs::ProbeContext;
-use probe_common::counters::{ObjectCounters, Ring, detail, qp};
+use probe_common::counters::{ObjectCounters, detail, qp};
 use probe_common::site::Flags;
+use probe_common::under_way::Ring;
 
 use crate::addresses::{Steps, Told, is_zero};
 use crate::arch;
@@ -16,6 +17,8 @@ pub struct Alone {
     kind: Kind,
     wr_id: u64,
     remote_addr: u64,
+    /// As [`probe_common::under_way::UnderWay::keys`].
+    keys: u64,
     /// Address of its buffer, and 1 where it has one.
     addr: u64,
     buffers: u64,
@@ -27,17 +30,17 @@ impl Alone {
     /// Of a digest of one work request.
     #[inline(always)]
     pub fn by(ctx: &ProbeContext, flags: Flags, opcode: u64, bytes: u64) -> Self {
-        let [wr_id, remote_addr, addr] = arch::alone(ctx.regs);
+        let [wr_id, remote_addr, addr, keys] = arch::alone(ctx.regs);
         let buffers = flags.has_buffer() as u64;
         let kind = Kind::of_digest(opcode, flags, buffers, bytes);
-        Self { kind, wr_id, remote_addr, addr, buffers, weight: 1 << flags.exponent() }
+        Self { kind, wr_id, remote_addr, keys, addr, buffers, weight: 1 << flags.exponent() }
     }
 
     /// Counts what a walk would tell of it. `ring` notes it as under way; `None` where not every one is seen, and nothing
     /// is known of those before it.
     #[inline(always)]
     pub fn count(&self, counters: *mut ObjectCounters, ring: Option<*mut Ring>, now: u64) {
-        let Self { kind, wr_id, remote_addr, addr, buffers, weight } = *self;
+        let Self { kind, wr_id, remote_addr, keys, addr, buffers, weight } = *self;
         let is_remote = kind.is_remote();
         let low = addr | remote_addr & is_remote.wrapping_neg();
         // SAFETY: live map values.
@@ -81,7 +84,12 @@ impl Alone {
         unsafe {
             if kind.signalled() | (*counters).granted.signal_all as u64 & 1 != 0 {
                 *run = 0;
-                under_way::note(ring, wr_id, kind.class(), now);
+                under_way::note(ring, now, kind.bytes, |entry| {
+                    entry.wr_id = wr_id;
+                    entry.remote_addr = remote_addr;
+                    entry.keys = keys;
+                    entry.class_addr = kind.noted_class() | addr << 16;
+                });
             } else {
                 *run = (*run).wrapping_add(1);
                 let longest = &mut (*counters).counters[qp::LONGEST_UNSIGNALLED];

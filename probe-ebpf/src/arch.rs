@@ -25,11 +25,11 @@ pub fn instruction_pointer(regs: *const pt_regs) -> u64 {
 }
 
 /// What the registers at a site tell of a work request alone, in the order of `probe_common::alone`: its number, its
-/// remote address and the address of its buffer.
+/// remote address, the address of its buffer, and its keys.
 #[inline(always)]
-pub fn alone(regs: *const pt_regs) -> [u64; 3] {
+pub fn alone(regs: *const pt_regs) -> [u64; 4] {
     // SAFETY: as in `stack_pointer`.
-    unsafe { [(*regs).rax as u64, (*regs).r10 as u64, (*regs).r11 as u64] }
+    unsafe { [(*regs).rax as u64, (*regs).r10 as u64, (*regs).r11 as u64, (*regs).r12 as u64] }
 }
 
 /// What a function returns, at its return instruction.

@@ -14,19 +14,20 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{
-    BATCH_DETAILS, Batch, ObjectCounters, SIZES, detail, failure, kind, place, qp, source,
-};
+use probe_common::counters::{BATCH_DETAILS, Batch, ObjectCounters, SIZES, detail, kind, place, qp, source};
+use probe_common::failures::what;
 use probe_common::site;
+use probe_common::under_way::Class;
 use probe_common::wire::hits;
 
 use crate::addresses::{Steps, Told, is_zero, size_class};
 use crate::bounds::bounded;
 use crate::data;
+use crate::failures::{self, Caller, Refusal};
 use crate::gap;
 use crate::meter::{self, Meter};
 use crate::subject::Subject;
-use crate::under_way;
+use crate::under_way::{self, keys};
 use crate::user::{clear, read};
 use crate::walk::{GO_INLINE, NAME_REMOTE_MEMORY, SIGNALED};
 
@@ -100,7 +101,9 @@ pub fn build(ctx: &ProbeContext) {
         let given = read::<Given>(argument(ctx, 0).wrapping_add(WR_ID));
         let (wr_id, flags) = given.map_or((0, 0), |given| (given.wr_id, given.flags));
         // `wr_rdma_write(qp, rkey, remote_addr)`, and so with all that name remote memory.
-        let remote_addr = if NAME_REMOTE_MEMORY >> opcode & 1 != 0 { argument(ctx, 2) } else { 0 };
+        let names_remote = NAME_REMOTE_MEMORY >> opcode & 1 != 0;
+        let (rkey, remote_addr) =
+            if names_remote { (argument(ctx, 1) as u32, argument(ctx, 2)) } else { (0, 0) };
         // SAFETY: as in `start`.
         unsafe {
             let building = &mut (*counters).batch.building;
@@ -112,6 +115,7 @@ pub fn build(ctx: &ProbeContext) {
             building.bytes = 0;
             building.sges = 0;
             building.remote_addr = remote_addr;
+            building.keys = keys(rkey, 0);
             building.addr = 0;
             building.length = 0;
             building.low = 0;
@@ -127,10 +131,11 @@ pub fn set(ctx: &ProbeContext) {
         let which = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
         let inline = which == place::SET_INLINE || which == place::SET_INLINE_LIST;
         let mut list =
-            List { at: 0, left: 0, bytes: 0, addr: 0, length: 0, low: 0, lengths_are_words: inline };
+            List { at: 0, left: 0, bytes: 0, addr: 0, length: 0, low: 0, lkey: 0, lengths_are_words: inline };
         let mut sges = 1;
         if which == place::SET_SGE {
             (list.addr, list.length) = (argument(ctx, 2), argument(ctx, 3) & 0xffff_ffff);
+            list.lkey = argument(ctx, 1);
             (list.low, list.bytes) = (list.addr, list.length);
         } else if which == place::SET_INLINE {
             (list.addr, list.length) = (argument(ctx, 1), argument(ctx, 2));
@@ -154,6 +159,7 @@ pub fn set(ctx: &ProbeContext) {
             building.addr = list.addr;
             building.length = list.length;
             building.low = list.low;
+            building.keys |= list.lkey << 32;
         }
     });
 }
@@ -168,6 +174,8 @@ struct List {
     length: u64,
     /// Bits of all addresses.
     low: u64,
+    /// Key of the first entry.
+    lkey: u64,
     /// `struct ibv_data_buf` has a length of 64 bits, `struct ibv_sge` one of 32.
     lengths_are_words: bool,
 }
@@ -179,10 +187,10 @@ extern "C" fn entry(index: u32, list: *mut List) -> i64 {
         return 1;
     }
     // Both are of 16 bytes, an address first.
-    let Some([addr, length]) = read::<[u64; 2]>(list.at) else { return 1 };
-    let length = if list.lengths_are_words { length } else { length & 0xffff_ffff };
+    let Some([addr, word]) = read::<[u64; 2]>(list.at) else { return 1 };
+    let (length, lkey) = if list.lengths_are_words { (word, 0) } else { (word & 0xffff_ffff, word >> 32) };
     if index == 0 {
-        (list.addr, list.length) = (addr, length);
+        (list.addr, list.length, list.lkey) = (addr, length, lkey);
     }
     list.low |= addr;
     list.bytes = list.bytes.wrapping_add(length);
@@ -206,7 +214,9 @@ fn settle(subject: Subject, counters: *mut ObjectCounters) {
     if signalled != 0 {
         batch.run = 0;
         if let Some(ring) = under_way::ring(subject, counters, source::FUNCTION, batch.open, true) {
-            under_way::note_built(ring, counters, opcode as u64 | size_class(bytes) << 8);
+            let several = (1 - is_zero(building.sges >> 1)) * Class::SEVERAL;
+            let class = opcode as u64 | several | inline * Class::INLINE | size_class(bytes) << 8;
+            under_way::note_built(ring, counters, class);
         }
     } else {
         batch.run = batch.run.wrapping_add(1);
@@ -304,7 +314,14 @@ pub fn complete_leave(ctx: &RetProbeContext) {
             && result != 0
             && let Some(counters) = data::counters(subject, kind::QP, object, source::FUNCTION)
         {
-            refused(subject, counters, weight, result.unsigned_abs());
+            // SAFETY: a live map value.
+            let (number, unposted) = unsafe { ((*counters).number, (*counters).batch.entries) };
+            let (by, code) = (source::FUNCTION, result.unsigned_abs());
+            let kind = failures::Kind { by, number, what: what::POST, code, weight };
+            // Which of the batch was one too many is not told.
+            let refusal = Refusal { kind, at: 0, chain: 0, posted: 0, unposted, caller: Caller::of(ctx) };
+            failures::refused(subject, Some(thread), refusal);
+            refused(subject, counters, weight);
         }
     }
     meter.end();
@@ -312,11 +329,8 @@ pub fn complete_leave(ctx: &RetProbeContext) {
 
 /// A batch was refused: it is taken back.
 #[inline(always)]
-fn refused(subject: Subject, counters: *mut ObjectCounters, weight: u64, errno: u32) {
+fn refused(subject: Subject, counters: *mut ObjectCounters, weight: u64) {
     data::add(counters, qp::POST_FAILED, weight);
-    // SAFETY: a live map value.
-    let number = unsafe { (*counters).number };
-    data::failed(subject, source::FUNCTION, number, failure::POST, errno, weight);
     add(counters, weight.wrapping_neg());
     if weight != 1 {
         return;

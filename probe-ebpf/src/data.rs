@@ -8,15 +8,17 @@ use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap};
 use probe_common::counters::{
-    ARMED, AT_PLACE, COUNTERS, FailureKey, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, SIZES,
-    detail, kind, qp, source,
+    ARMED, AT_PLACE, COUNTERS, Granted, LatencyKey, MadeKey, ObjectCounters, ObjectKey, SIZES, detail, kind,
+    qp, source,
 };
+use probe_common::failures::Failed;
 use probe_common::histogram;
 use probe_common::verbs::{SendWr, Sge, Wc};
 use probe_common::wire::Loss;
 
 use crate::bounds::bounded;
 use crate::count;
+use crate::failures::Refusal;
 use crate::gap;
 use crate::hot;
 use crate::poll::Reading;
@@ -34,10 +36,6 @@ static DATA_PATH: HashMap<ObjectKey, ObjectCounters> = HashMap::with_max_entries
 /// What new counters begin as; never written. Too large for the stack together with the rest.
 #[map]
 static NO_COUNTS: Array<ObjectCounters> = Array::with_max_entries(1, 0);
-
-/// Failed posts and completion entries.
-#[map]
-static FAILURES: HashMap<FailureKey, u64> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
 
 /// What queue pairs were made with.
 #[map]
@@ -101,6 +99,10 @@ pub struct Thread {
     pub walk: Walk,
     pub receives: Receives,
     pub reading: Reading,
+    /// The request of its that failed first, on its way into the table.
+    pub failed: Failed,
+    pub sought: under_way::Sought,
+    pub refusal: Refusal,
 }
 
 /// The key of an object that lives.
@@ -259,14 +261,6 @@ pub fn event_came(subject: Subject, address: u64) {
         }
         by += 1;
     }
-}
-
-/// Counts a failure by its code.
-#[inline(always)]
-pub fn failed(subject: Subject, by: u16, number: u32, what: u32, code: u32, weight: u64) {
-    let what = what | (by as u32) << 16;
-    let key = FailureKey { start_ns: subject.start_ns, tgid: subject.tgid(), number, what, code };
-    add_at(&FAILURES, &key, weight);
 }
 
 /// Adds to a counter.

@@ -19,6 +19,7 @@ mod callers;
 mod count;
 mod data;
 mod errno;
+mod failures;
 mod family;
 mod frames;
 mod gap;

@@ -6,7 +6,8 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use aya_ebpf::helpers::{bpf_get_attach_cookie, bpf_ktime_get_ns};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{ObjectCounters, cq, detail, failure, kind, place, source};
+use probe_common::counters::{ObjectCounters, cq, detail, kind, place, source};
+use probe_common::failures::what;
 use probe_common::recipe::{Recipe, Side};
 use probe_common::site::{FOUND_BEFORE, MOST_EXPONENT, Stream};
 use probe_common::verbs::Wc;
@@ -14,6 +15,7 @@ use probe_common::wire::{hits, part};
 
 use crate::bounds::bounded;
 use crate::data::{self, Awaited, ENTRIES_AT_ONCE, Thread};
+use crate::failures::{self, Completion};
 use crate::gap;
 use crate::meter;
 use crate::recipes;
@@ -207,6 +209,7 @@ fn another(
     most(counters, found);
     let shown = read::<Shown>(call.object.wrapping_add(STATUS));
     let (status, [low, high]) = shown.map_or((0, [0; 2]), |shown| (shown.status, shown.wr_id));
+    let wr_id = low as u64 | (high as u64) << 32;
     let first_only = call.second == place::FIRST_ONLY;
     if first_only {
         data::add(counters, cq::CUT, call.weight);
@@ -221,10 +224,17 @@ fn another(
     // Where the next ones are not seen, neither is which requests they complete.
     let followed = every && !first_only && status == 0;
     let number = if followed || status != 0 { recipes::number(recipe, call.object) } else { 0 };
-    count_status(subject, source::FUNCTION, counters, status, number, call.weight);
+    if status != 0 {
+        let number = if number != 0 { number } else { senders::whose(subject, counters, call.object, wr_id) };
+        let what = (status, number, call.weight);
+        let entry = Completion { wr_id, vendor_err: 0, now };
+        count_error(subject, thread, source::FUNCTION, counters, what, entry);
+        return;
+    }
+    data::add(counters, cq::STATUSES, call.weight);
     if followed {
         let side = recipes::side(recipe, call.object);
-        one_reaped(subject, counters, call.object, number, side, low as u64 | (high as u64) << 32, now);
+        one_reaped(subject, counters, call.object, number, side, wr_id, now);
     }
 }
 
@@ -243,7 +253,12 @@ fn one_reaped(
     let by = source::FUNCTION;
     match (side, number) {
         (Some(Side::Receive), _) => {}
-        (_, 0) => senders::reaped(subject, by, counters, cq, wr_id, now),
+        (_, 0) => {
+            let number = senders::whose(subject, counters, cq, wr_id);
+            if number != 0 {
+                under_way::reaped(subject, by, number, wr_id, now);
+            }
+        }
         (Some(Side::Send), _) => under_way::reaped(subject, by, number, wr_id, now),
         (None, _) => {
             if !senders::has_receives(subject, cq) {
@@ -268,24 +283,23 @@ fn most(counters: *mut ObjectCounters, n: u64) {
     }
 }
 
+/// Counts a completion entry with an error: its status, the number of its queue pair (0 where that is not known), and how
+/// many it stands for.
 #[inline(always)]
-fn count_status(
+fn count_error(
     subject: Subject,
+    thread: *mut Thread,
     by: u16,
     counters: *mut ObjectCounters,
-    status: u32,
-    qp_num: u32,
-    weight: u64,
+    (status, number, weight): (u32, u32, u64),
+    entry: Completion,
 ) {
-    if status == 0 {
-        data::add(counters, cq::STATUSES, weight);
-        return;
-    }
     let last = cq::STATUS_COUNT as u32 - 1;
     let place = if status > last { last } else { status };
     data::add(counters, cq::STATUSES + place as usize, weight);
     data::add(counters, cq::CQE_ERRORS, weight);
-    data::failed(subject, by, qp_num, failure::CQE, status, weight);
+    let kind = failures::Kind { by, number, what: what::CQE, code: status, weight };
+    failures::completed(subject, thread, kind, entry);
 }
 
 #[inline(always)]
@@ -339,8 +353,18 @@ pub struct Reading {
     at: u64,
     left: u64,
     successes: u64,
+    /// 1 where one of those read last has an error.
+    failed: u64,
     now: u64,
     weight: u64,
+}
+
+impl Reading {
+    /// When a completion entry was found.
+    #[inline(always)]
+    fn found(&self, entry: &Wc) -> u64 {
+        self.now.wrapping_sub(entry.imm_data as u64 & self.found_before)
+    }
 }
 
 /// What the rounds are given. The [`ObjectCounters`] are not named, as in the context of a walk.
@@ -365,7 +389,12 @@ extern "C" fn entries(_index: u32, context: *mut Context) -> i64 {
         if bytes == 0 || bytes > room || bpf_probe_read_user(into, bytes, reading.at as *const c_void) != 0 {
             return 1;
         }
-        bpf_loop(n as u32, entry as *mut c_void, (&raw const *context).cast_mut().cast::<c_void>(), 0);
+        reading.failed = 0;
+        let given = (&raw const *context).cast_mut().cast::<c_void>();
+        bpf_loop(n as u32, entry as *mut c_void, given, 0);
+        if reading.failed != 0 {
+            bpf_loop(n as u32, failed_entry as *mut c_void, given, 0);
+        }
         reading.left = left - n;
         reading.at = reading.at.wrapping_add(n * WC_BYTES);
         i64::from(reading.left == 0)
@@ -380,32 +409,54 @@ extern "C" fn entry(index: u32, context: *mut Context) -> i64 {
         let thread = context.thread;
         let place = bounded::<15>(index as u64);
         let entry = &*(&raw const (*thread).copied).cast::<Wc>().add(place);
+        let reading = &mut (*thread).reading;
         if entry.status != 0 {
-            let weight = (*thread).reading.weight;
-            count_status(
-                context.subject,
-                (*thread).reading.by as u16,
-                context.counters.cast::<ObjectCounters>(),
-                entry.status,
-                entry.qp_num,
-                weight,
-            );
+            reading.failed = 1;
             return 0;
         }
-        (*thread).reading.successes += 1;
+        reading.successes += 1;
         // Completion entries of receives have this bit of their opcode set.
-        if entry.opcode & RECEIVED == 0 && (*thread).reading.weight == 1 {
-            let reading = &(*thread).reading;
-            let now = reading.now.wrapping_sub(entry.imm_data as u64 & reading.found_before);
-            let by = reading.by as u16;
-            if entry.qp_num != 0 {
-                under_way::reaped(context.subject, by, entry.qp_num, entry.wr_id, now);
-            } else {
-                // Of an extended queue that was made without it.
-                let counters = context.counters.cast::<ObjectCounters>();
-                senders::reaped(context.subject, by, counters, reading.cq, entry.wr_id, now);
+        if entry.opcode & RECEIVED == 0 && reading.weight == 1 {
+            let number = whose(context, entry);
+            if number != 0 {
+                let now = reading.found(entry);
+                under_way::reaped(context.subject, reading.by as u16, number, entry.wr_id, now);
             }
         }
+    }
+    0
+}
+
+/// The number of the queue pair of a completion entry, 0 where that is not known: an extended queue may have been made
+/// without it.
+#[inline(always)]
+unsafe fn whose(context: &Context, entry: &Wc) -> u32 {
+    if entry.qp_num != 0 {
+        return entry.qp_num;
+    }
+    // SAFETY: this thread's own memory.
+    let cq = unsafe { (*context.thread).reading.cq };
+    senders::whose(context.subject, context.counters.cast::<ObjectCounters>(), cq, entry.wr_id)
+}
+
+/// One completion entry of those read, if it has an error. By itself: together with those that have none it would be more
+/// than the verifier follows. On a queue pair nothing succeeds any more once something has failed.
+extern "C" fn failed_entry(index: u32, context: *mut Context) -> i64 {
+    // SAFETY: what `entries` passed to bpf_loop; the place is within bounds.
+    unsafe {
+        let context = &*context;
+        let thread = context.thread;
+        let place = bounded::<15>(index as u64);
+        let entry = &*(&raw const (*thread).copied).cast::<Wc>().add(place);
+        if entry.status == 0 {
+            return 0;
+        }
+        let reading = &(*thread).reading;
+        let counters = context.counters.cast::<ObjectCounters>();
+        let failed =
+            Completion { wr_id: entry.wr_id, vendor_err: entry.vendor_err, now: reading.found(entry) };
+        let what = (entry.status, whose(context, entry), reading.weight);
+        count_error(context.subject, thread, reading.by as u16, counters, what, failed);
     }
     0
 }

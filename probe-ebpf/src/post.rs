@@ -6,15 +6,18 @@ use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::bpf_get_attach_cookie;
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_common::counters::{ObjectCounters, Ring, failure, kind, qp, source};
+use probe_common::counters::{ObjectCounters, kind, qp, source};
+use probe_common::failures::what;
 use probe_common::site::{self, Flags, Queue, Refused, Stream};
-use probe_common::verbs::Sge;
+use probe_common::under_way::Ring;
+use probe_common::verbs::{RecvWr, Sge};
 use probe_common::wire::hits;
 
 use crate::addresses::is_zero;
 use crate::alone::Alone;
 use crate::bounds::opaque;
 use crate::data::{self, Awaited, Thread};
+use crate::failures::{self, Caller, Refusal};
 use crate::gap;
 use crate::hot;
 use crate::meter::{self, Meter};
@@ -160,7 +163,36 @@ fn digest(ctx: &ProbeContext, failed: bool) {
     let told = Told::by(ctx);
     let Some((subject, meter)) = meter::hit(Stream::of_post(told.flags.signalled()) as usize) else { return };
     count_digest(ctx, subject, told, failed);
+    if failed {
+        note_refused(ctx, subject, told);
+    }
     meter.end();
+}
+
+/// Notes the first work request that was not posted. Behind all else, for the verifier: it would go through a walk again
+/// for each kind of queue there is here.
+#[inline(always)]
+fn note_refused(ctx: &ProbeContext, subject: Subject, told: Told) {
+    // SAFETY: the context is the kernel's own.
+    let by = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } as u16;
+    let (object, what) = match told.flags.queue() {
+        Some(Queue::Send) => (kind::QP, what::POST),
+        Some(Queue::SharedReceive) => (kind::SRQ, what::SHARED_RECEIVE),
+        _ => (kind::QP, what::RECEIVE),
+    };
+    let Some(counters) = data::counters(subject, object, told.object, by) else { return };
+    let why = Refused(told.last);
+    // SAFETY: a live map value.
+    let number = unsafe { (*counters).number };
+    let refusal = Refusal {
+        kind: failures::Kind { by, number, what, code: why.errno(), weight: told.weight() },
+        at: why.wr(),
+        chain: 0,
+        posted: told.flags.posted(),
+        unposted: told.n,
+        caller: Caller::UNKNOWN,
+    };
+    failures::refused(subject, data::thread(subject, true), refusal);
 }
 
 #[inline(always)]
@@ -175,17 +207,7 @@ fn count_digest(ctx: &ProbeContext, subject: Subject, told: Told, failed: bool) 
     let (n, weight) = (told.n, told.weight());
     let factor = if failed { weight.wrapping_neg() } else { weight };
     let sign = |n: u64| n.wrapping_mul(factor);
-    if failed {
-        let what = if send {
-            failure::POST
-        } else if shared {
-            failure::SHARED_RECEIVE
-        } else {
-            failure::RECEIVE
-        };
-        // SAFETY: a live map value.
-        data::failed(subject, by, unsafe { (*counters).number }, what, Refused(told.last).errno(), weight);
-    } else {
+    if !failed {
         data::drawn(counters, weight, n);
     }
     if !send {
@@ -387,15 +409,34 @@ pub fn send_leave(ctx: &RetProbeContext) {
     }
     let Some(counters) = data::counters(subject, kind::QP, call.object, source::FUNCTION) else { return };
     data::add(counters, qp::POST_FAILED, call.weight);
-    // SAFETY: a live map value.
-    let number = unsafe { (*counters).number };
-    data::failed(subject, source::FUNCTION, number, failure::POST, result.unsigned_abs(), call.weight);
     let Some(ring) = under_way::ring(subject, counters, source::FUNCTION, call.weight, true) else { return };
     let back = call.weight.wrapping_neg();
-    let chain = Chain { first: first_unposted(&call), most: u64::MAX, now: 0, sign: back, by_opcode: 1 };
+    let first = first_unposted(&call);
+    let chain = Chain { first, most: u64::MAX, now: 0, sign: back, by_opcode: 1 };
     let walk = take_back(counters, thread, ring, &chain);
     walk.count(counters);
     walk.describe(counters, true);
+    let (_, unposted) = walk.under_way();
+    tell_refused(ctx, subject, counters, thread, &call, (what::POST, result), (first, unposted));
+}
+
+/// Tells of a post to a function of a provider that was refused with an errno, and from which request on.
+#[inline(always)]
+fn tell_refused(
+    ctx: &RetProbeContext,
+    subject: Subject,
+    counters: *mut ObjectCounters,
+    thread: *mut Thread,
+    call: &Awaited,
+    (what, errno): (u32, i32),
+    (at, unposted): (u64, u64),
+) {
+    // SAFETY: a live map value.
+    let number = unsafe { (*counters).number };
+    let code = errno.unsigned_abs();
+    let kind = failures::Kind { by: source::FUNCTION, number, what, code, weight: call.weight };
+    let refusal = Refusal { kind, at, chain: call.first, posted: 0, unposted, caller: Caller::of(ctx) };
+    failures::refused(subject, Some(thread), refusal);
 }
 
 /// Walks what was not posted, and takes it from what is under way.
@@ -493,11 +534,12 @@ pub fn receive_leave(ctx: &RetProbeContext) {
         return;
     };
     data::add(counters, qp::RECV_FAILED, call.weight);
-    let what = if object_kind == kind::SRQ { failure::SHARED_RECEIVE } else { failure::RECEIVE };
-    // SAFETY: a live map value.
-    let number = unsafe { (*counters).number };
-    data::failed(subject, source::FUNCTION, number, what, result.unsigned_abs(), call.weight);
-    count_receives(counters, thread, first_unposted(&call), call.weight, true);
+    let what = if object_kind == kind::SRQ { what::SHARED_RECEIVE } else { what::RECEIVE };
+    let first = first_unposted(&call);
+    count_receives(counters, thread, first, call.weight, true);
+    // SAFETY: this thread's own memory.
+    let unposted = unsafe { (*thread).receives.wrs };
+    tell_refused(ctx, subject, counters, thread, &call, (what, result), (first, unposted));
 }
 
 /// Receives are posted in long chains when a program starts.
@@ -542,15 +584,6 @@ fn count_receives(counters: *mut ObjectCounters, thread: *mut Thread, first: u64
 }
 
 extern "C" fn receive(_index: u32, thread: *mut *mut Thread) -> i64 {
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct RecvWr {
-        wr_id: u64,
-        next: u64,
-        sg_list: u64,
-        num_sge: u32,
-        zero: u32,
-    }
     // SAFETY: what `count_receives` passed to bpf_loop.
     let thread = unsafe { *thread };
     // SAFETY: this thread's own memory.

@@ -153,13 +153,13 @@ extern "C" fn take(index: u32, taking: *mut Number) -> i64 {
     }
 }
 
-/// A completion entry with a number was found, of whatever queue pair: tells the latency of its work request.
+/// The number of the queue pair whose completion entry has this number; 0 where that is not known.
 ///
 /// Of several queue pairs whose oldest request has that number, it is the one that has waited longest. Where receives
 /// complete into the queue too, a number that no request in turn has is taken for that of a receive.
 #[inline(always)]
-pub fn reaped(subject: Subject, by: u16, counters: *mut ObjectCounters, cq: u64, wr_id: u64, now: u64) {
-    let Some(senders) = SENDERS.get_ptr_mut(&key(subject, cq)) else { return };
+pub fn whose(subject: Subject, counters: *mut ObjectCounters, cq: u64, wr_id: u64) -> u32 {
+    let Some(senders) = SENDERS.get_ptr_mut(&key(subject, cq)) else { return 0 };
     let mut sought =
         Sought { senders: senders.cast(), subject, wr_id, number: 0, one: 0, rings: 0, t_ns: u64::MAX };
     // SAFETY: the callback gets a pointer to `sought`, which outlives the call.
@@ -177,9 +177,7 @@ pub fn reaped(subject: Subject, by: u16, counters: *mut ObjectCounters, cq: u64,
             }
         }
     }
-    if sought.number != 0 {
-        under_way::reaped(subject, by, sought.number, wr_id, now);
-    }
+    sought.number
 }
 
 /// The work request of a completion entry that is looked for.

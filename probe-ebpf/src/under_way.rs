@@ -8,7 +8,9 @@ use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::helpers::generated::bpf_loop;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap};
-use probe_common::counters::{ObjectCounters, RING, Ring, RingKey, UnderWay, detail, qp};
+use probe_common::counters::{ObjectCounters, detail, qp};
+use probe_common::failures::{Request, known};
+use probe_common::under_way::{Class, RING, Ring, RingKey, UnderWay};
 
 use crate::bounds::bounded;
 use crate::data;
@@ -22,9 +24,9 @@ static RINGS: HashMap<RingKey, Ring> = HashMap::with_max_entries(4_096, BPF_F_NO
 #[map]
 static NEW_RING: Array<Ring> = Array::with_max_entries(1, 0);
 
-/// Where work requests are noted that are not remembered; never read.
-#[map]
-static NO_RING: Array<Ring> = Array::with_max_entries(1, 0);
+/// Where work requests are noted that are not remembered; never read. It is one of [`RINGS`]: two kinds of tables would
+/// double the verifier's work on all that comes behind.
+const NOBODY: RingKey = RingKey { start_ns: 0, tgid: 0, number: 0 };
 
 /// The key of a queue pair's work requests under way, written word by word; see [`data::counters`].
 #[inline(always)]
@@ -37,6 +39,16 @@ fn key(subject: Subject, number: u32) -> RingKey {
 #[inline(always)]
 pub fn of(subject: Subject, number: u32) -> Option<*mut Ring> {
     RINGS.get_ptr_mut(&key(subject, number))
+}
+
+/// Nobody's: see [`NOBODY`].
+#[inline(always)]
+fn nobodys() -> Option<*mut Ring> {
+    if let Some(found) = RINGS.get_ptr_mut(&NOBODY) {
+        return Some(found);
+    }
+    let _ = RINGS.insert(&NOBODY, NEW_RING.get(0)?, BPF_NOEXIST as u64);
+    RINGS.get_ptr_mut(&NOBODY)
 }
 
 /// The same of a queue pair whose posts are seen by `by`: `None` where nobody has noted any yet, or somebody else does.
@@ -61,14 +73,10 @@ pub fn ring(
     // SAFETY: a live map value.
     let number = unsafe { (*counters).number };
     let key = key(subject, number);
-    if weight != 1 && !signalled {
-        // It has no completion entry of its own.
-        return NO_RING.get_ptr_mut(0);
-    }
-    let found = RINGS.get_ptr_mut(&key);
     if weight != 1 {
-        // Where not every one is seen, none can be matched with its completion entry; what is remembered gets stale.
-        if let Some(stale) = found {
+        // Where not every one is seen, none can be matched with its completion entry; what is remembered gets stale. Those
+        // without a completion entry of their own change nothing.
+        if signalled && let Some(stale) = RINGS.get_ptr_mut(&key) {
             // SAFETY: a live map value.
             unsafe {
                 if (*stale).by == by as u64 {
@@ -76,8 +84,9 @@ pub fn ring(
                 }
             }
         }
-        return NO_RING.get_ptr_mut(0);
+        return nobodys();
     }
+    let found = RINGS.get_ptr_mut(&key);
     if let Some(ring) = found {
         // SAFETY: a live map value.
         let known = unsafe { (*ring).by };
@@ -86,7 +95,7 @@ pub fn ring(
         }
         if known < by as u64 {
             // Noted already, nearer to the program.
-            return NO_RING.get_ptr_mut(0);
+            return nobodys();
         }
         // SAFETY: as above. What was noted farther away is noted here from now on.
         unsafe {
@@ -111,7 +120,7 @@ pub fn ring(
         }
     }
     // With the table full, latencies of this queue pair are not told; its counts are.
-    NO_RING.get_ptr_mut(0)
+    nobodys()
 }
 
 /// A queue pair is destroyed: its counters keep how many completion entries had no work request.
@@ -148,22 +157,28 @@ pub unsafe fn forget(ring: *mut Ring) {
     }
 }
 
-/// Notes a signalled work request that is posted.
+/// Remote key, and key of the first buffer, in a word.
+#[inline(always)]
+pub fn keys(rkey: u32, lkey: u32) -> u64 {
+    rkey as u64 | (lkey as u64) << 32
+}
+
+/// Notes a signalled work request that is posted; `write` writes what it itself says, a word at a time: all at once would
+/// have to lie on the stack.
 ///
 /// # Safety
 /// `ring` is a live map value.
 #[inline(always)]
-pub unsafe fn note(ring: *mut Ring, wr_id: u64, class: u64, now: u64) {
+pub unsafe fn note(ring: *mut Ring, now: u64, bytes: u64, write: impl FnOnce(&mut UnderWay)) {
     // SAFETY: as promised.
     unsafe {
         let (head, posted) = ((*ring).head, (*ring).posted.wrapping_add(1));
         let entry = place(ring, head);
         entry.t_ns = now;
-        entry.wr_id = wr_id;
-        entry.posted = posted;
-        entry.class = class;
+        entry.posted_bytes = posted & 0xffff_ffff | bytes << 32;
         (*ring).posted = posted;
         (*ring).head = head.wrapping_add(1);
+        write(entry);
     }
 }
 
@@ -184,10 +199,14 @@ pub fn note_built(ring: *mut Ring, counters: *mut ObjectCounters, class: u64) {
     // SAFETY: live map values.
     unsafe {
         let batch = &(*counters).batch;
+        let building = &batch.building;
         let entry = place(ring, (*ring).head.wrapping_add(batch.signalled));
-        entry.wr_id = batch.building.wr_id;
-        entry.posted = (*ring).posted.wrapping_add(batch.entries).wrapping_add(1);
-        entry.class = class;
+        let posted = (*ring).posted.wrapping_add(batch.entries).wrapping_add(1);
+        entry.wr_id = building.wr_id;
+        entry.posted_bytes = posted & 0xffff_ffff | building.bytes << 32;
+        entry.remote_addr = building.remote_addr;
+        entry.keys = building.keys;
+        entry.class_addr = class | building.addr << 16;
     }
 }
 
@@ -304,7 +323,115 @@ pub fn reaped(subject: Subject, by: u16, number: u32, wr_id: u64, now: u64) {
             return;
         }
         (*ring).tail = tail + 1;
-        (*ring).completed = entry.posted;
-        data::latency(subject, entry.class as u16, now.wrapping_sub(entry.t_ns));
+        (*ring).completed = entry.posted((*ring).posted);
+        let class = entry.class_addr & Class::OF_LATENCY;
+        data::latency(subject, class as u16, now.wrapping_sub(entry.t_ns));
+    }
+}
+
+/// The request in turn failed, if it has that number: it is under way no longer.
+#[inline(always)]
+pub fn failed(ring: *mut Ring, wr_id: u64) {
+    // SAFETY: a live map value.
+    unsafe {
+        let tail = (*ring).tail;
+        let entry = place(ring, tail);
+        if tail != (*ring).head && entry.wr_id == wr_id {
+            (*ring).tail = tail.wrapping_add(1);
+            (*ring).completed = entry.posted((*ring).posted);
+        }
+    }
+}
+
+/// Tells what is known of the request of a completion entry with an error; `request` has its number.
+///
+/// # Safety
+/// All are live map values.
+#[inline(always)]
+pub unsafe fn describe(ring: *mut Ring, sought: *mut Sought, request: *mut Request) {
+    // SAFETY: as promised; the callback gets a pointer to the context, which outlives the call.
+    unsafe {
+        let (head, tail) = ((*ring).head, (*ring).tail);
+        if head.wrapping_sub(tail) > RING as u64 {
+            (*request).known = known::FORGOTTEN;
+            return;
+        }
+        (*sought).wr_id = (*request).wr_id;
+        (*sought).at = head;
+        (*sought).left = head.wrapping_sub(tail);
+        (*sought).place = tail;
+        (*sought).alike = 0;
+        let mut context = Search { ring: ring.cast(), sought: sought.cast() };
+        bpf_loop(RING as u32, seek as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
+        // Unsignalled ones that were posted before the one in turn.
+        let (posted, in_step) = ((*ring).posted, (*ring).in_step & 1);
+        let outstanding = posted.wrapping_sub((*ring).completed).wrapping_mul(in_step);
+        (*request).outstanding = outstanding;
+        let mut before = outstanding;
+        if head != tail {
+            let in_turn = place(ring, tail).posted(posted);
+            before = in_turn.wrapping_sub((*ring).completed).wrapping_sub(1).wrapping_mul(in_step);
+        }
+        let alike = (*sought).alike;
+        if alike == 0 && before == 0 {
+            (*request).known = known::UNSEEN;
+            return;
+        }
+        (*request).before = before;
+        (*request).known = known::BEFORE;
+        if alike != 0 {
+            // A program that gives no number twice leaves no doubt.
+            let one_before = place(ring, tail.wrapping_sub(1));
+            let is_number = alike == 1 && (tail == 0 || one_before.wr_id != (*request).wr_id);
+            let is_in_turn = (*sought).place == tail && in_step != 0 && before == 0;
+            (*request).known = if is_number || is_in_turn { known::EXACTLY } else { known::BY_NUMBER };
+        }
+        if head != tail {
+            let entry = place(ring, (*sought).place);
+            (*request).next_wr_id = entry.wr_id;
+            (*request).posted_ns = entry.t_ns;
+            (*request).remote_addr = entry.remote_addr;
+            (*request).addr = entry.addr();
+            (*request).bytes = entry.posted_bytes >> 32;
+            (*request).rkey = entry.keys as u32;
+            (*request).lkey = (entry.keys >> 32) as u32;
+            (*request).class = entry.class() as u32;
+        }
+    }
+}
+
+/// A number that is looked for among the requests under way, the youngest first. In the thread's memory, as a walk is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Sought {
+    wr_id: u64,
+    at: u64,
+    left: u64,
+    /// The oldest that has it, and how many have.
+    place: u64,
+    alike: u64,
+}
+
+/// What the search is given, without naming types; see the context of a walk.
+struct Search {
+    ring: *mut c_void,
+    sought: *mut c_void,
+}
+
+extern "C" fn seek(_index: u32, context: *mut Search) -> i64 {
+    // SAFETY: what `describe` passed to bpf_loop; live map values.
+    unsafe {
+        let sought = (*context).sought.cast::<Sought>();
+        if (*sought).left == 0 {
+            return 1;
+        }
+        let at = (*sought).at.wrapping_sub(1);
+        (*sought).at = at;
+        (*sought).left -= 1;
+        if place((*context).ring.cast(), at).wr_id == (*sought).wr_id {
+            (*sought).place = at;
+            (*sought).alike += 1;
+        }
+        0
     }
 }

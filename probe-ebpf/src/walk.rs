@@ -5,16 +5,18 @@
 //! their kind tells is told by multiplication.
 
 use core::ffi::c_void;
+use core::mem::offset_of;
 
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
-use probe_common::counters::{ObjectCounters, Ring, detail, qp};
+use probe_common::counters::{ObjectCounters, detail, qp};
 use probe_common::site::{self, Flags};
-use probe_common::verbs::{SendWr, Sge, WrStart};
+use probe_common::under_way::{Class, Ring};
+use probe_common::verbs::{SendWr, Sge, WrStart, is_atomic};
 
 use crate::addresses::{Steps, Told, is_zero, size_class};
 use crate::bounds::{bounded, opaque};
 use crate::data::{self, AT_ONCE, Thread};
-use crate::under_way;
+use crate::under_way::{self, keys};
 use crate::user::{clear, read};
 
 /// `IBV_SEND_SIGNALED` and `IBV_SEND_INLINE`.
@@ -160,6 +162,19 @@ impl Kind {
     pub fn class(self) -> u64 {
         self.opcode | size_class(self.bytes) << 8
     }
+
+    /// The same, with what else is remembered of a request ([`Class`]).
+    #[inline(always)]
+    pub fn noted_class(self) -> u64 {
+        let several = (1 - is_zero(self.sges >> 1)) * Class::SEVERAL;
+        self.class() | several | (self.flags / INLINE & 1) as u64 * Class::INLINE
+    }
+
+    /// How far behind its usual place the remote key stands.
+    #[inline(always)]
+    fn rkey_distance(self) -> u64 {
+        is_atomic(self.opcode) * (SendWr::ATOMIC_RKEY - offset_of!(WrStart, rkey) as u64)
+    }
 }
 
 /// What a walk works on, all of it map values that outlive the program; only the stack may hold pointers to them.
@@ -250,7 +265,7 @@ pub fn over(
     walk.at = chain.first;
     walk.left = if chain.most < MOST { chain.most } else { MOST };
     // Most chains are of one: that needs no loop.
-    if chain.first != 0 && chain.most != 0 && alone(&context) {
+    if chain.first != 0 && chain.most != 0 && first_alone(&context) {
         if context.walk().at != 0 && chain.most > 1 {
             // SAFETY: the callback gets a pointer to the context, which outlives the call.
             unsafe {
@@ -279,13 +294,10 @@ extern "C" fn round(_index: u32, context: *mut Context) -> i64 {
     if offset >= walk.sums.held || offset % WR_BYTES != 0 {
         // Where this one lies behind the one before, the next ones are taken to do so too.
         let several = offset == walk.sums.held && walk.left > 1 && walk.sums.one_by_one == 0;
-        if !several {
-            return i64::from(!alone(context));
-        }
-        if !fetch(context) {
+        if !fetch(context, if several { AT_ONCE as u64 } else { 1 }) {
             // What lies behind the chain may not be there: that costs a page fault, which is not to be had twice.
             context.walk().sums.one_by_one = 1;
-            return 0;
+            return i64::from(!several);
         }
         offset = 0;
     }
@@ -303,11 +315,12 @@ extern "C" fn round(_index: u32, context: *mut Context) -> i64 {
     0
 }
 
-/// Reads the work request in turn and takes note of it. False where it cannot be read.
+/// Reads the first work request of a chain and takes note of it. False where it cannot be read.
 ///
-/// It is read to the stack: the kernel checks where it copies to, and is done with a stack sooner than with a map.
-#[inline(always)]
-fn alone(context: &Context) -> bool {
+/// It is read to the stack: the kernel checks where it copies to, and is done with a stack sooner than with a map. A
+/// function of its own: the stacks of a program and of its loop together have no room for this.
+#[inline(never)]
+fn first_alone(context: &Context) -> bool {
     let at = context.walk().at;
     let Some(wr) = read::<WrStart>(at) else { return false };
     let next = single(context, &wr);
@@ -317,12 +330,12 @@ fn alone(context: &Context) -> bool {
     true
 }
 
-/// Reads the work request in turn and those behind it, as far as there is room. False where they cannot be read: then
-/// there are none.
+/// Reads the work request in turn and those behind it, at most so many. False where they cannot be read: then there are
+/// none.
 #[inline(always)]
-fn fetch(context: &Context) -> bool {
+fn fetch(context: &Context, most: u64) -> bool {
     let walk = context.walk();
-    let n = if walk.left < AT_ONCE as u64 { walk.left } else { AT_ONCE as u64 };
+    let n = if walk.left < most { walk.left } else { most };
     let bytes = (n * WR_BYTES) as u32 & 0xfff;
     let room = size_of::<[SendWr; AT_ONCE]>() as u32;
     // SAFETY: this thread's own memory; the helper checks the source.
@@ -375,7 +388,9 @@ fn several_of_a_kind(context: &Context, place: u64, here: u64) -> u64 {
 fn look_at<const SIGNALLED: bool>(context: &Context, place: u64, here: u64, kind: Kind) -> u64 {
     let walk = context.walk();
     let (first, list, now) = (context.wr(place), walk.sums.list, walk.now);
-    let (class, names_remote) = (kind.class(), kind.is_remote().wrapping_neg());
+    let (class, names_remote) = (kind.noted_class(), kind.is_remote().wrapping_neg());
+    let rkey_distance =
+        bounded::<{ SendWr::ATOMIC_RKEY - offset_of!(WrStart, rkey) as u64 }>(kind.rkey_distance());
     let (mut local, mut remote) = (walk.local, walk.remote);
     let (mut told, mut n, mut next) = (0, 0, walk.at);
     while n < AT_ONCE as u64 && n < here {
@@ -393,8 +408,16 @@ fn look_at<const SIGNALLED: bool>(context: &Context, place: u64, here: u64, kind
         let local_step = local.to(sge.addr, kind.bytes);
         told += Told::of(low, local_step, remote.to(wr.remote_addr, kind.bytes)).0;
         if SIGNALLED {
-            // SAFETY: a live map value.
-            unsafe { under_way::note(context.ring(), wr.wr_id, class, now) };
+            // SAFETY: a live map value; the key is within the work request, all of which was read.
+            unsafe {
+                under_way::note(context.ring(), now, kind.bytes, |entry| {
+                    entry.wr_id = wr.wr_id;
+                    entry.remote_addr = wr.remote_addr;
+                    let rkey = *(&raw const wr.rkey).byte_add(rkey_distance);
+                    entry.keys = keys(rkey, sge.lkey);
+                    entry.class_addr = class | sge.addr << 16;
+                });
+            }
         }
         n = opaque(n + 1);
         let side_by_side = next.wrapping_add(WR_BYTES);
@@ -470,7 +493,19 @@ fn single(context: &Context, wr: &WrStart) -> u64 {
     let told = Told::of(low, local_step, remote.to(wr.remote_addr, total));
     if kind.makes_entries(walk) != 0 {
         // SAFETY: a live map value.
-        unsafe { under_way::note(context.ring(), wr.wr_id, kind.class(), walk.now) };
+        unsafe {
+            under_way::note(context.ring(), walk.now, total, |entry| {
+                entry.wr_id = wr.wr_id;
+                entry.remote_addr = wr.remote_addr;
+                entry.keys = keys(wr.rkey, first.lkey);
+                entry.class_addr = kind.noted_class() | first.addr << 16;
+                if is_atomic(opcode) != 0 {
+                    // Behind what was read of it, and into its place: on the stack there is no room.
+                    let at = context.walk().at.wrapping_add(SendWr::ATOMIC_RKEY);
+                    bpf_probe_read_user((&raw mut entry.keys).cast(), 4, at as *const c_void);
+                }
+            });
+        }
     }
     let next = wr.next;
     note(context, kind, 1, told, remote);

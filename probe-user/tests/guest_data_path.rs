@@ -5,6 +5,7 @@ mod data_path;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use data_path::failed::{CASES, check_failed, fails};
 use data_path::{
     BANDWIDTH, Case, Held, PROBE, attach_to_running, attach_to_running_by, check, check_buffers, check_posts,
     count_script, perftest, posts,
@@ -58,6 +59,18 @@ fn the_extended_interface_of_a_stripped_provider_tells_what_is_not_seen_of_it() 
     assert!(said("cqes") > said("polls") - said("empty_polls"), "{did}");
     // What was reaped by those is not known either.
     assert_eq!((counted.latencies(), counted.unmatched()), (0, 0), "{:?}", counted.0);
+}
+
+#[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
+fn requests_that_fail_on_a_stripped_provider_are_told_as_the_program_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = fails(folder.path());
+    for interface in ["classic", "extended", "extended-post", "extended-poll"] {
+        let arguments = [&[interface, "rxe"][..], &CASES].concat();
+        let told = attach_to_running(&program, &arguments, &[]);
+        check_failed(&told, &CASES, true);
+    }
 }
 
 /// Runs perftest at default settings of the profiler, and returns what was told of the client's data path.

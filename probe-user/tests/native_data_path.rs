@@ -4,6 +4,7 @@ mod data_path;
 
 use std::path::Path;
 
+use data_path::failed::{CASES, check_failed, fails};
 use data_path::{
     BANDWIDTH, Case, attach_to_running, can_run, check, check_buffers, check_crowd, check_posts, compiled,
     count_script_with, library, perftest, posts,
@@ -89,5 +90,24 @@ fn queue_pairs_that_come_again_or_want_the_same_place_and_threads_that_end_are_c
     for preload in [device.display().to_string(), format!("{}:{}", tap.display(), device.display())] {
         let told = attach_to_running(&program, &CROWD, &[("LD_PRELOAD", &preload)]);
         check_crowd(&told, 20, 3);
+    }
+}
+
+#[test]
+fn requests_that_fail_are_told_as_the_program_says() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = fails(folder.path());
+    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let tap = library("verbs-tap", "libverbs_tap.so");
+    let both = format!("{}:{}", tap.display(), device.display());
+    for preload in [device.to_str().expect("a path"), &both] {
+        for interface in INTERFACES {
+            let arguments = [&[interface][..], &CASES].concat();
+            let told = attach_to_running(&program, &arguments, &[("LD_PRELOAD", preload)]);
+            check_failed(&told, &CASES, false);
+        }
     }
 }

@@ -103,7 +103,7 @@ unsafe fn post_send_failed(
     entry.add(qp::POST_FAILED, 1);
     count_posted(entry, &posted, false);
     if let Some(exponent) = told {
-        let flags = rest.flags(Queue::Send, false).one_in(exponent);
+        let flags = rest.flags(Queue::Send, false).one_in(exponent).after(posted.wrs);
         let why = Refused::pack(result.unsigned_abs(), from as u64);
         sites::verbs_tap_post_failed(object as usize, rest.wrs, rest.bytes, flags.0, rest.sges, why.0);
     }
@@ -206,8 +206,9 @@ unsafe fn receive(
             digest = digest.without(&rest);
             entry.add(qp::RECV_FAILED, 1);
             if let Some(exponent) = told {
-                let flags = rest.flags(queue, false).one_in(exponent);
-                let why = Refused::pack(result.unsigned_abs(), 0);
+                let flags = rest.flags(queue, false).one_in(exponent).after(digest.wrs);
+                let from = if bad_here == unwritten() { wr } else { bad_here };
+                let why = Refused::pack(result.unsigned_abs(), from as u64);
                 sites::verbs_tap_post_failed(
                     object as usize,
                     rest.wrs,

@@ -203,7 +203,7 @@ macro_rules! builder {
                     batch.inline_before = batch.digest.inline;
                 }
                 if shown::is_asked() {
-                    let remote: fn($($kind),*) -> u64 = $remote;
+                    let remote: fn($($kind),*) -> (u64, u32) = $remote;
                     batch.sends.begin((*ex).wr_id, $opcode, signalled, remote($($argument),*));
                 }
                 let Batch { digest, others, .. } = batch;
@@ -214,18 +214,18 @@ macro_rules! builder {
     };
 }
 
-builder!(wr_atomic_cmp_swp, wr::ATOMIC_CMP_SWP, opcode::ATOMIC_CMP_AND_SWP, |_, addr, _, _| addr, (rkey: u32, addr: u64, compare: u64, swap: u64));
-builder!(wr_atomic_fetch_add, wr::ATOMIC_FETCH_ADD, opcode::ATOMIC_FETCH_AND_ADD, |_, addr, _| addr, (rkey: u32, addr: u64, add: u64));
-builder!(wr_bind_mw, wr::BIND_MW, opcode::BIND_MW, |_, _, _| 0, (mw: *mut c_void, rkey: u32, info: *const c_void));
-builder!(wr_local_inv, wr::LOCAL_INV, opcode::LOCAL_INV, |_| 0, (rkey: u32));
-builder!(wr_rdma_read, wr::RDMA_READ, opcode::RDMA_READ, |_, addr| addr, (rkey: u32, addr: u64));
-builder!(wr_rdma_write, wr::RDMA_WRITE, opcode::RDMA_WRITE, |_, addr| addr, (rkey: u32, addr: u64));
-builder!(wr_rdma_write_imm, wr::RDMA_WRITE_IMM, opcode::RDMA_WRITE_WITH_IMM, |_, addr, _| addr, (rkey: u32, addr: u64, imm: u32));
-builder!(wr_send, wr::SEND, opcode::SEND, || 0, ());
-builder!(wr_send_imm, wr::SEND_IMM, opcode::SEND_WITH_IMM, |_| 0, (imm: u32));
-builder!(wr_send_inv, wr::SEND_INV, opcode::SEND_WITH_INV, |_| 0, (rkey: u32));
-builder!(wr_send_tso, wr::SEND_TSO, opcode::TSO, |_, _, _| 0, (header: *mut c_void, header_size: u16, mss: u16));
-builder!(wr_atomic_write, wr::ATOMIC_WRITE, opcode::ATOMIC_WRITE, |_, _, _| 0, (rkey: u32, addr: u64, value: *const c_void));
+builder!(wr_atomic_cmp_swp, wr::ATOMIC_CMP_SWP, opcode::ATOMIC_CMP_AND_SWP, |rkey, addr, _, _| (addr, rkey), (rkey: u32, addr: u64, compare: u64, swap: u64));
+builder!(wr_atomic_fetch_add, wr::ATOMIC_FETCH_ADD, opcode::ATOMIC_FETCH_AND_ADD, |rkey, addr, _| (addr, rkey), (rkey: u32, addr: u64, add: u64));
+builder!(wr_bind_mw, wr::BIND_MW, opcode::BIND_MW, |_, _, _| (0, 0), (mw: *mut c_void, rkey: u32, info: *const c_void));
+builder!(wr_local_inv, wr::LOCAL_INV, opcode::LOCAL_INV, |_| (0, 0), (rkey: u32));
+builder!(wr_rdma_read, wr::RDMA_READ, opcode::RDMA_READ, |rkey, addr| (addr, rkey), (rkey: u32, addr: u64));
+builder!(wr_rdma_write, wr::RDMA_WRITE, opcode::RDMA_WRITE, |rkey, addr| (addr, rkey), (rkey: u32, addr: u64));
+builder!(wr_rdma_write_imm, wr::RDMA_WRITE_IMM, opcode::RDMA_WRITE_WITH_IMM, |rkey, addr, _| (addr, rkey), (rkey: u32, addr: u64, imm: u32));
+builder!(wr_send, wr::SEND, opcode::SEND, || (0, 0), ());
+builder!(wr_send_imm, wr::SEND_IMM, opcode::SEND_WITH_IMM, |_| (0, 0), (imm: u32));
+builder!(wr_send_inv, wr::SEND_INV, opcode::SEND_WITH_INV, |_| (0, 0), (rkey: u32));
+builder!(wr_send_tso, wr::SEND_TSO, opcode::TSO, |_, _, _| (0, 0), (header: *mut c_void, header_size: u16, mss: u16));
+builder!(wr_atomic_write, wr::ATOMIC_WRITE, opcode::ATOMIC_WRITE, |_, _, _| (0, 0), (rkey: u32, addr: u64, value: *const c_void));
 
 unsafe extern "C-unwind" fn wr_set_inline_data(ex: *mut QpEx, addr: *mut c_void, length: usize) {
     // SAFETY: as for the builders.

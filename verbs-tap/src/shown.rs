@@ -43,27 +43,27 @@ impl Sends {
 
     /// A work request begins.
     #[cold]
-    pub fn begin(&mut self, wr_id: u64, opcode: u32, signalled: bool, remote_addr: u64) {
+    pub fn begin(&mut self, wr_id: u64, opcode: u32, signalled: bool, (remote_addr, rkey): (u64, u32)) {
         self.begun += 1;
         if self.wrs.len() < MOST_SHOWN {
             let send_flags = if signalled { abi::SEND_SIGNALED } else { 0 };
             let start = WrStart { wr_id, opcode, send_flags, remote_addr, ..WrStart::default() };
-            self.wrs.push(start.into());
+            self.wrs.push(SendWr::naming(start, rkey));
         }
     }
 
     /// It has these buffers.
     #[cold]
-    fn buffers(&mut self, inline: bool, buffers: impl Iterator<Item = (u64, u64)>) {
+    fn buffers(&mut self, inline: bool, buffers: impl Iterator<Item = (u64, u64, u32)>) {
         if self.begun != self.wrs.len() as u64 {
             return;
         }
         let Some(SendWr { start: wr, .. }) = self.wrs.last_mut() else { return };
         let before = self.sges.len();
-        self.sges.extend(buffers.take(MOST_SGES).map(|(addr, length)| verbs::Sge {
+        self.sges.extend(buffers.take(MOST_SGES).map(|(addr, length, lkey)| verbs::Sge {
             addr,
             length: u32::try_from(length).unwrap_or(u32::MAX),
-            lkey: 0,
+            lkey,
         }));
         wr.num_sge = wr.num_sge.saturating_add(u32::try_from(self.sges.len() - before).unwrap_or(0));
         if inline {
@@ -80,7 +80,7 @@ impl Sends {
         if self.begun != 0 && !list.is_null() {
             // SAFETY: as promised.
             let entry = |index| unsafe { &*list.add(index) };
-            self.buffers(false, (0..count).map(entry).map(|sge| (sge.addr, u64::from(sge.length))));
+            self.buffers(false, (0..count).map(entry).map(|sge| (sge.addr, u64::from(sge.length), sge.lkey)));
         }
     }
 
@@ -95,7 +95,7 @@ impl Sends {
             let entry = |index| unsafe { &*list.add(index) };
             self.buffers(
                 true,
-                (0..count).map(entry).map(|buffer| (buffer.addr as u64, buffer.length as u64)),
+                (0..count).map(entry).map(|buffer| (buffer.addr as u64, buffer.length as u64, 0)),
             );
         }
     }
@@ -180,17 +180,18 @@ mod tests {
         let list = [Sge { addr: 4096, length: 8, lkey: 1 }, Sge { addr: 8192, length: 16, lkey: 1 }];
         let buffer = DataBuf { addr: std::ptr::without_provenance_mut(64), length: 5 };
         let mut sends = Sends::default();
-        sends.begin(7, opcode::RDMA_WRITE, true, 0x5000);
+        sends.begin(7, opcode::RDMA_WRITE, true, (0x5000, 9));
         // SAFETY: lists of ours.
         unsafe { sends.sges(list.as_ptr(), list.len()) };
-        sends.begin(8, opcode::SEND, false, 0);
+        sends.begin(8, opcode::SEND, false, (0, 0));
         // SAFETY: as above.
         unsafe { sends.inline(&raw const buffer, 1) };
         assert_eq!(sends.chain(2), sends.wrs.as_ptr() as usize);
         let [SendWr { start: first, .. }, SendWr { start: second, .. }] = sends.wrs[..] else {
             panic!("{:?}", sends.wrs)
         };
-        assert_eq!((first.wr_id, first.num_sge, first.remote_addr), (7, 2, 0x5000));
+        assert_eq!((first.wr_id, first.num_sge, first.remote_addr, first.rkey), (7, 2, 0x5000, 9));
+        assert_eq!(sends.sges[1], verbs::Sge { addr: 8192, length: 16, lkey: 1 });
         assert_eq!((first.send_flags, second.send_flags), (abi::SEND_SIGNALED, abi::SEND_INLINE));
         assert_eq!((first.next, second.next), (&raw const sends.wrs[1] as u64, 0));
         assert_eq!(second.sg_list, &raw const sends.sges[2] as u64);
@@ -207,7 +208,7 @@ mod tests {
         // SAFETY: a list of ours.
         unsafe { sends.sges(&raw const sge, 1) };
         assert!(sends.sges.is_empty());
-        sends.begin(8, opcode::SEND, false, 0);
+        sends.begin(8, opcode::SEND, false, (0, 0));
         assert_eq!(sends.chain(2), 0);
     }
 
@@ -217,7 +218,7 @@ mod tests {
         let sge = Sge { addr: 4096, length: 8, lkey: 1 };
         let all = MOST_SHOWN as u64 + 3;
         for number in 0..all {
-            sends.begin(number, opcode::SEND, false, 0);
+            sends.begin(number, opcode::SEND, false, (0, 0));
             // SAFETY: a list of ours.
             unsafe { sends.sges(&raw const sge, 1) };
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use probe_user::collect::{Options, Posts, Session};
 use probe_user::data_path::{Failed, Object, Reading, Source};
+use probe_user::report::{failed_request, refused_request, wc_status};
 use probe_user::sample::{Probe, ProcessId, Record, Verdict};
 use probe_user::tap::Kind;
 use serde_json::json;
@@ -175,7 +176,10 @@ fn table(readings: &BTreeMap<ProcessId, Reading>, out: &mut impl Write) -> io::R
         for failure in &reading.failures {
             let (count, number, code) = (failure.count, failure.number, failure.code);
             match failure.what {
-                Failed::Cqe => writeln!(out, "  QP {number}: {count} completions with status {code}")?,
+                Failed::Cqe => {
+                    let name = wc_status(code);
+                    writeln!(out, "  QP {number}: {count} completions with status {code} ({name})")?;
+                }
                 Failed::SharedReceive => {
                     writeln!(out, "  SRQ {number}: {count} posts failed: {}", errno(code))?;
                 }
@@ -184,6 +188,11 @@ fn table(readings: &BTreeMap<ProcessId, Reading>, out: &mut impl Write) -> io::R
                     writeln!(out, "  QP {number}: {count} posts of receives failed: {}", errno(code))?;
                 }
             }
+            let first = match failure.what {
+                Failed::Cqe => failed_request(&failure.first),
+                _ => refused_request(&failure.first),
+            };
+            writeln!(out, "    the first: {first}")?;
         }
     }
     Ok(())

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use probe_common::wire::part;
 
-use crate::data_path::{Failed, Object, Reading, SlicesTold, Source};
+use crate::data_path::{Failed, Failure, Object, Reading, SlicesTold, Source};
 use crate::entry::Class;
 use crate::sample::{
-    Counting, DataPath, FailedCqes, Instruction, Observed, ObservedBy, ProcessId, QueueDetail, QueueSample,
-    ReapLatency, Strides,
+    Counting, DataPath, FailedCqes, Instruction, Observed, ObservedBy, PostedTo, ProcessId, QueueDetail,
+    QueueSample, ReapLatency, RefusedPosts, Strides,
 };
 use crate::tap::{Kind, counts, opcode};
 
@@ -60,15 +60,20 @@ impl Told {
             }
         }
         totals.threads = None;
+        // Those of living queues are among the failures.
+        totals.post_errnos.clear();
         for failure in reading.failures.iter().filter(|f| f.what == Failed::Post) {
             let errno = i32::try_from(failure.code).unwrap_or(-1);
             *totals.post_errnos.entry(errno).or_default() += failure.count;
         }
         let cqes = reading.failures.iter().filter(|f| f.what == Failed::Cqe);
-        let failed_by_qp: Vec<_> =
-            cqes.map(|f| FailedCqes { status: f.code, qpn: f.number, count: f.count }).collect();
+        let failed_by_qp: Vec<_> = cqes.map(failed_cqes).collect();
         if !failed_by_qp.is_empty() {
             totals.detail.get_or_insert_default().failed_by_qp = failed_by_qp;
+        }
+        let refused: Vec<_> = reading.failures.iter().filter_map(refused_posts).collect();
+        if !refused.is_empty() {
+            totals.detail.get_or_insert_default().refused = refused;
         }
         let latencies: Vec<_> = reading
             .post_to_reap
@@ -149,6 +154,21 @@ impl Told {
 
 fn identity(object: &Object) -> (Kind, u64, u32) {
     (object.kind, object.address, object.number)
+}
+
+fn failed_cqes(f: &Failure) -> FailedCqes {
+    FailedCqes { status: f.code, qpn: f.number, count: f.count, first: Some(Box::new(f.first.clone())) }
+}
+
+fn refused_posts(f: &Failure) -> Option<RefusedPosts> {
+    let queue = match f.what {
+        Failed::Post => PostedTo::Send,
+        Failed::Receive => PostedTo::Receive,
+        Failed::SharedReceive => PostedTo::SharedReceive,
+        Failed::Cqe => return None,
+    };
+    let (number, errno) = (f.number, i32::try_from(f.code).unwrap_or(-1));
+    Some(RefusedPosts { queue, number, errno, count: f.count, first: Some(Box::new(f.first.clone())) })
 }
 
 fn instruction(class: Class) -> Instruction {
@@ -295,7 +315,8 @@ fn detail(object: &Object) -> Option<QueueDetail> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_path::{Details, Failure, SlicesTold};
+    use crate::data_path::{Details, SlicesTold};
+    use crate::sample::FailedRequest;
     use crate::tap::Counts;
 
     const ALICE: ProcessId = ProcessId { pid: 7, start_ns: 1 };
@@ -397,22 +418,28 @@ mod tests {
 
     #[test]
     fn totals_hold_what_is_no_longer_listed_and_failures_have_their_errno_and_status() {
+        let first = FailedRequest { wr_id: Some(7), ..FailedRequest::default() };
+        let failure = |what, code, count| Failure { number: 17, what, code, count, first: first.clone() };
         let reading = Reading {
-            objects: vec![object(None, 3)],
+            objects: vec![Object {
+                counts: Counts { wrs: 3, post_failed: 2, ..Counts::default() },
+                ..object(None, 3)
+            }],
             unlisted: 1,
             unlisted_counts: Counts { wrs: 40, ..Counts::default() },
-            failures: vec![
-                Failure { number: 17, what: Failed::Post, code: 12, count: 2 },
-                Failure { number: 17, what: Failed::Cqe, code: 5, count: 9 },
-            ],
+            failures: vec![failure(Failed::Post, 12, 2), failure(Failed::Cqe, 5, 9)],
             ..Reading::default()
         };
         let changed = Probed::default().changed(&BTreeMap::from([(ALICE, reading)]));
         let path = &changed[0].1;
+        assert_eq!(path.queues[0].counts.post_errnos, BTreeMap::from([(12, 2)]));
         assert_eq!((path.observed.by, path.totals.wrs), (ObservedBy::Function, 43));
         assert_eq!(path.totals.post_errnos, BTreeMap::from([(12, 2)]));
         let detail = path.totals.detail.as_ref().unwrap();
-        assert_eq!(detail.failed_by_qp, [FailedCqes { status: 5, qpn: 17, count: 9 }]);
+        let first = Some(Box::new(first));
+        assert_eq!(detail.failed_by_qp, [FailedCqes { status: 5, qpn: 17, count: 9, first: first.clone() }]);
+        let refused = RefusedPosts { queue: PostedTo::Send, number: 17, errno: 12, count: 2, first };
+        assert_eq!(detail.refused, [refused]);
         assert_eq!(detail.remote_strides, Some(Strides { sequential: 1, same: 0, random: 1 }));
         assert_eq!((detail.sizes[&6], detail.examined_wrs), (3, None));
     }

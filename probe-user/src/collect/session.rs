@@ -541,7 +541,14 @@ impl Session {
         let readings = self.data_path();
         let identified =
             readings.into_iter().map(|(id, r)| (self.processes.identify(id.pid, id.start_ns), r));
-        Some(self.probed.changed(&identified.collect()))
+        let mut identified: BTreeMap<_, _> = identified.collect();
+        if let Some(probing) = &mut self.probing {
+            for (id, reading) in &mut identified {
+                let refused = reading.failures.iter_mut().map(|failure| &mut failure.first.stack);
+                refused.filter(|stack| !stack.is_empty()).for_each(|stack| probing.stacks.take(*id, stack));
+            }
+        }
+        Some(self.probed.changed(&identified))
     }
 
     /// Of the processes that have ended, those that had ended at the last sample already: what they did last has been

@@ -2,11 +2,11 @@
 
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
-use probe_common::counters::{
-    FailureKey, LatencyKey, ObjectCounters, ObjectKey, Ring, RingKey, Senders, SendersKey,
-};
+use probe_common::counters::{LatencyKey, ObjectCounters, ObjectKey, Senders, SendersKey};
+use probe_common::failures::{Failed, FailureKey};
 use probe_common::hot::{Account, Place};
 use probe_common::recipe::Recipe;
+use probe_common::under_way::{Ring, RingKey};
 use probe_common::wire::{
     BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, Slice, StackedCall,
     Target,
@@ -32,7 +32,7 @@ pub struct DataPathTables {
     /// What more was counted of some of them: [`probe_common::hot`].
     pub places: Array<MapData, PlainPlace>,
     /// Failed posts and completion entries.
-    pub failures: HashMap<MapData, PlainFailureKey, u64>,
+    pub failures: HashMap<MapData, PlainFailureKey, PlainFailed>,
     /// Work requests under way.
     pub rings: HashMap<MapData, PlainRingKey, PlainRing>,
     /// Who sends to a completion queue.
@@ -68,6 +68,7 @@ plain!(
     PlainObjectKey(ObjectKey),
     PlainObjectCounters(ObjectCounters),
     PlainFailureKey(FailureKey),
+    PlainFailed(Failed),
     PlainRingKey(RingKey),
     PlainRing(Ring),
     PlainSendersKey(SendersKey),

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use probe_common::counters::{
-    AT_PLACE, CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail, failure,
-};
+use probe_common::counters::{AT_PLACE, CQE_TO_POST, Granted, ObjectCounters, ObjectKey, cq, detail};
 use probe_common::wire::part;
 use serde::Serialize;
 
+use super::failures::{Failure, nearest};
 use super::{Calibration, Costs, HitCost, Own, SlicesTold, Spending, Targets, Told};
 use crate::attach::{LoadError, Programs};
 use crate::collect::wire::{DataPathTables, PlainObjectKey};
@@ -126,45 +125,6 @@ impl Object {
     /// Work requests, or completion entries.
     pub fn items(&self) -> u64 {
         if self.kind == Kind::Cq { self.counts.cqes } else { self.counts.wrs + self.counts.recv_wrs }
-    }
-}
-
-/// Failed posts and completion entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Failure {
-    /// QP number, or handle of a shared receive queue; 0 where a completion entry did not tell.
-    pub number: u32,
-    /// What failed.
-    pub what: Failed,
-    /// errno of a post, status of a completion entry.
-    pub code: u32,
-    /// How often.
-    pub count: u64,
-}
-
-/// What failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Failed {
-    /// A post to a send queue.
-    Post,
-    /// A post to a receive queue.
-    Receive,
-    /// A post to a shared receive queue.
-    SharedReceive,
-    /// A work request, by its completion entry.
-    Cqe,
-}
-
-impl Failed {
-    fn from_wire(what: u32) -> Option<Self> {
-        match what {
-            failure::POST => Some(Self::Post),
-            failure::RECEIVE => Some(Self::Receive),
-            failure::SHARED_RECEIVE => Some(Self::SharedReceive),
-            failure::CQE => Some(Self::Cqe),
-            _ => None,
-        }
     }
 }
 
@@ -294,16 +254,13 @@ impl Counting {
             all.entry(id).or_default().objects.extend(reading.objects);
         }
         let mut failures: BTreeMap<ProcessId, Vec<(Source, Failure)>> = BTreeMap::new();
-        for (key, count) in self.tables.failures.iter().filter_map(Result::ok) {
-            let key = key.0;
-            let (what, by) = (key.what & 0xffff, (key.what >> 16) as u16);
-            let (Some(what), Some(by)) = (Failed::from_wire(what), Source::from_wire(by)) else { continue };
-            let failure = Failure { number: key.number, what, code: key.code, count };
-            let id = ProcessId { pid: key.tgid, start_ns: key.start_ns };
-            failures.entry(id).or_default().push((by, failure));
+        for (key, failed) in self.tables.failures.iter().filter_map(Result::ok) {
+            let Some(failure) = Failure::of(&key.0, &failed.0) else { continue };
+            let id = ProcessId { pid: key.0.tgid, start_ns: key.0.start_ns };
+            failures.entry(id).or_default().push(failure);
         }
         for (id, failures) in failures {
-            all.entry(id).or_default().failures = nearest(&failures);
+            all.entry(id).or_default().failures = nearest(failures);
         }
         self.read_latencies(&mut all);
         let (slices, profiler) = (self.told.slices(), self.own.share());
@@ -314,7 +271,7 @@ impl Counting {
             reading.unmatched += reading.objects.iter().map(|object| object.unmatched).sum::<u64>();
             reading.objects = once_each(std::mem::take(&mut reading.objects));
             reading.objects.sort_by_key(|o| (o.kind, o.number, o.ended_ns.is_none(), o.ended_ns));
-            reading.failures.sort_unstable();
+            Failure::in_order(&mut reading.failures);
             let sources: BTreeSet<Source> = reading.objects.iter().map(|object| object.source).collect();
             reading.costs = sources.into_iter().filter_map(|by| Some((by, self.costs.of(by)?))).collect();
         }
@@ -411,17 +368,6 @@ fn once_each(objects: Vec<Object>) -> Vec<Object> {
     }
     let is_best = |o: &Object| best.get(&(o.kind, o.address, o.number)) == Some(&o.source);
     objects.into_iter().filter(is_best).collect()
-}
-
-/// The same of failures: those of one queue and kind are told by the place nearest to the program.
-fn nearest(failures: &[(Source, Failure)]) -> Vec<Failure> {
-    let mut best = BTreeMap::new();
-    for (source, failure) in failures {
-        let nearest = best.entry((failure.what, failure.number)).or_insert(*source);
-        *nearest = (*nearest).min(*source);
-    }
-    let is_best = |(by, f): &&(Source, Failure)| best.get(&(f.what, f.number)) == Some(by);
-    failures.iter().filter(is_best).map(|(_, failure)| *failure).collect()
 }
 
 fn object(key: &ObjectKey, c: &ObjectCounters) -> Option<Object> {
@@ -527,18 +473,6 @@ mod tests {
             once.iter().map(|o| (o.source, o.counts.wrs)).collect::<Vec<_>>(),
             [(Source::Tap, 4), (Source::Function, 3)]
         );
-    }
-
-    #[test]
-    fn a_failure_told_at_several_places_is_counted_once() {
-        let failed = |number, code| Failure { number, what: Failed::Post, code, count: 1 };
-        let told = [
-            (Source::Emulator, failed(17, 12)),
-            (Source::Tap, failed(17, 12)),
-            (Source::Tap, failed(17, 22)),
-            (Source::Function, failed(18, 12)),
-        ];
-        assert_eq!(nearest(&told), [failed(17, 12), failed(17, 22), failed(18, 12)]);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod attacher;
 mod cost;
 mod counting;
+mod failures;
 mod governor;
 mod group;
 mod hot;
@@ -19,7 +20,8 @@ mod spending;
 
 pub use attacher::{Asking, Attacher};
 pub use cost::{Calibration, Costs, HitCost};
-pub use counting::{Counting, Details, Failed, Failure, Object, Reading, ReapLatency, Source};
+pub use counting::{Counting, Details, Object, Reading, ReapLatency, Source};
+pub use failures::{FLUSHED, Failed, Failure};
 pub use governor::{Allowed, Governor, SlicesTold, Told};
 pub use recipes::Recipes;
 pub use spending::{Own, Spending, Targets};

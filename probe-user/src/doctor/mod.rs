@@ -9,6 +9,7 @@ mod document;
 mod finding;
 mod growth;
 mod manual;
+mod named;
 mod peer;
 mod prove;
 mod rule;

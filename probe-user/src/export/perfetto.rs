@@ -4,10 +4,11 @@
 //! live objects and losses are counters. Times are microseconds since the beginning of the recording: as doubles they
 //! keep every nanosecond of 104 days.
 
+mod failures;
 mod messages;
 mod rates;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -37,6 +38,8 @@ pub struct Perfetto<W> {
     next_span: u64,
     counters: HashMap<(ProcessId, &'static str), u64>,
     lost: u64,
+    /// Failures that are marked.
+    marked: HashSet<(ProcessId, u64, String)>,
     pairing: Pairing,
     first: bool,
 }
@@ -88,6 +91,7 @@ impl<W: Write> Perfetto<W> {
             next_span: 1,
             counters: HashMap::new(),
             lost: 0,
+            marked: HashSet::new(),
             pairing: Pairing::default(),
             first: true,
         }
@@ -328,6 +332,7 @@ impl<W: Write> Exporter for Perfetto<W> {
                     self.lost = lost;
                     self.counter("lost", 0, sample.t_ns, lost)?;
                 }
+                self.failures(sample)?;
                 self.rates()
             }
             Record::Post(_) | Record::Poll(_) | Record::Gap(_) | Record::Message(_) => self.messages(record),

@@ -222,6 +222,7 @@ fn translate(record: Record, index: usize, sources: &mut [Source<'_>], names: &m
             sample.t_ns = shift(sample.t_ns);
             for process in &mut sample.processes {
                 process.id = names.of(index, process.id);
+                process.data_path.iter_mut().for_each(|path| path.shift(shift));
             }
             sample.devices = sample.devices.into_iter().map(|device| of_host(device, host)).collect();
             sources[index].lost = std::mem::take(&mut sample.lost);

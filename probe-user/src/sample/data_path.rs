@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Histogram;
+use super::{FailedCqes, Histogram, RefusedPosts};
 
 /// What was seen of the posts and polls of one process, cumulative since its observation began.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +28,18 @@ pub struct DataPath {
     /// What else of this process the source cannot see, each in a sentence of its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
+}
+
+impl DataPath {
+    /// Passes all times in it through a function.
+    pub fn shift(&mut self, by: impl Fn(u64) -> u64) {
+        let queues = self.queues.iter_mut().map(|queue| &mut queue.counts);
+        for detail in queues.chain([&mut self.totals]).filter_map(|counts| counts.detail.as_deref_mut()) {
+            let failed = detail.failed_by_qp.iter_mut().filter_map(|one| one.first.as_deref_mut());
+            let refused = detail.refused.iter_mut().filter_map(|one| one.first.as_deref_mut());
+            failed.chain(refused).for_each(|first| first.shift(&by));
+        }
+    }
 }
 
 /// Said of a process that has queues and of which no post and no poll was seen though probes look at them.
@@ -222,6 +234,18 @@ impl Opcode {
         }
     }
 
+    /// Whether such requests name remote memory by address and key.
+    pub const fn names_remote_memory(self) -> bool {
+        matches!(
+            self,
+            Self::RdmaWrite
+                | Self::RdmaWriteWithImm
+                | Self::RdmaRead
+                | Self::AtomicCmpAndSwp
+                | Self::AtomicFetchAndAdd
+        )
+    }
+
     /// The name, as traces and reports spell it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -395,6 +419,9 @@ pub struct QueueDetail {
     /// Failed completion entries by status and QP.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed_by_qp: Vec<FailedCqes>,
+    /// Failed posts by queue and errno.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedPosts>,
 }
 
 /// How an address moves from one work request of a queue to the next. The first one counts nowhere.
@@ -418,17 +445,6 @@ pub struct ReapLatency {
     pub size_class: u8,
     /// Latencies.
     pub latency_ns: Histogram,
-}
-
-/// Failed completion entries of one status and QP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FailedCqes {
-    /// `IBV_WC_…`, by number.
-    pub status: u32,
-    /// QP number in the entry.
-    pub qpn: u32,
-    /// How many.
-    pub count: u64,
 }
 
 fn is_zero(n: &u64) -> bool {

@@ -9,6 +9,7 @@
 
 mod data_path;
 mod facts;
+mod failures;
 mod judgement;
 mod merged;
 mod messages;
@@ -20,10 +21,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use data_path::{
-    Counting, DataPath, FailedCqes, Instruction, NO_POST_SEEN, Observed, ObservedBy, Opcode, QueueCounts,
-    QueueDetail, QueueKind, QueueSample, ReapLatency, Strides,
+    Counting, DataPath, Instruction, NO_POST_SEEN, Observed, ObservedBy, Opcode, QueueCounts, QueueDetail,
+    QueueKind, QueueSample, ReapLatency, Strides,
 };
 pub use facts::{Facts, Limits, Machine, Placement};
+pub use failures::{FailedCqes, FailedRequest, Known, NextRequest, RefusedPosts, WorkRequest};
 pub use judgement::Judgement;
 pub use merged::{Connection, End, Host, OffsetFrom};
 pub use messages::{Cqe, Gap, Message, MessageEnd, Poll, Post, PostedTo, PostedWr};

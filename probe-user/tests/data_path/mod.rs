@@ -2,6 +2,8 @@
 //! perftest's own arguments.
 #![allow(dead_code, reason = "each test program uses a part of this room")]
 
+pub mod failed;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

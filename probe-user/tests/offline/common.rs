@@ -6,10 +6,10 @@ use probe_user::doctor;
 use probe_user::model::{Model, bucket_of};
 use probe_user::sample::{
     Call, CallCount, Connection, Counting, Cqe, DataPath, Detail, Device, End, Event, Facts, FailedCqes,
-    Footer, Gap, Gid, Header, Histogram, Instruction, Judgement, Message, MessageEnd, Observed, ObservedBy,
-    Opcode, Poll, Port, Post, PostedTo, PostedWr, Probe, Process, ProcessId, ProcessSample, QpAttributes,
-    QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency, Record, RegistrationSplit, SCHEMA, Sample,
-    Strides, Symbol, Verdict,
+    FailedRequest, Footer, Gap, Gid, Header, Histogram, Instruction, Judgement, Known, Message, MessageEnd,
+    NextRequest, Observed, ObservedBy, Opcode, Poll, Port, Post, PostedTo, PostedWr, Probe, Process,
+    ProcessId, ProcessSample, QpAttributes, QueueCounts, QueueDetail, QueueKind, QueueSample, ReapLatency,
+    Record, RefusedPosts, RegistrationSplit, SCHEMA, Sample, Strides, Symbol, Verdict, WorkRequest,
 };
 
 pub const ALICE: ProcessId = ProcessId { pid: 100, start_ns: 5 };
@@ -133,6 +133,25 @@ pub fn every_figure_of_the_data_path() -> DataPath {
         }],
         ..QueueDetail::default()
     };
+    let request = WorkRequest {
+        posted_ns: Some(30),
+        opcode: Some(Opcode::RdmaWrite),
+        bytes: Some(64),
+        inline: true,
+        more_buffers: true,
+        addr: Some(0x1000),
+        lkey: Some(0x16),
+        remote_addr: Some(0x5000),
+        rkey: Some(0x17),
+    };
+    let first = FailedRequest {
+        t_ns: 40,
+        wr_id: Some(7),
+        known: Known::Exactly,
+        before: Some(1),
+        outstanding: Some(3),
+        ..FailedRequest::default()
+    };
     let qp = QueueCounts {
         post_calls: 12,
         post_failed: 2,
@@ -158,7 +177,28 @@ pub fn every_figure_of_the_data_path() -> DataPath {
         detail: Some(Box::new(QueueDetail {
             most_cqes_per_poll: Some(4),
             cqe_to_post_ns: Some(latency),
-            failed_by_qp: vec![FailedCqes { status: 5, qpn: 17, count: 2 }],
+            failed_by_qp: vec![FailedCqes {
+                status: 5,
+                qpn: 17,
+                count: 2,
+                first: Some(Box::new(FailedRequest {
+                    known: Known::Before,
+                    next: Some(NextRequest { wr_id: 8, request: request.clone() }),
+                    vendor_err: Some(0x88),
+                    ..first.clone()
+                })),
+            }],
+            refused: vec![RefusedPosts {
+                queue: PostedTo::Send,
+                number: 17,
+                errno: 12,
+                count: 2,
+                first: Some(Box::new(FailedRequest {
+                    request: Some(request),
+                    stack: vec![0x401000],
+                    ..first
+                })),
+            }],
             ..QueueDetail::default()
         })),
         ..polled(10)

@@ -116,21 +116,23 @@ impl Digest {
         }
     }
 
-    /// Tells tracers that the call fails, where they were told of the call.
+    /// Tells tracers that the call fails, where they were told of the call; `bad_wr` is the address of the request that it
+    /// refuses, 0 where that is not known.
     #[inline]
-    pub fn tell_failure(&self, errno: i32) {
+    pub fn tell_failure(&self, errno: i32, bad_wr: usize) {
         if let Some(exponent) = self.told
             && errno != 0
         {
+            let flags = Flags(self.flags(exponent)).after(self.n);
             // SAFETY: as above.
             unsafe {
                 sites::rnic_emu_post_failed(
                     self.object,
                     0,
                     0,
-                    self.flags(exponent),
+                    flags.0,
                     0,
-                    Refused::pack(errno.unsigned_abs(), 0).0,
+                    Refused::pack(errno.unsigned_abs(), bad_wr as u64).0,
                 );
             }
         }

@@ -57,7 +57,9 @@ pub unsafe extern "C" fn post_recv(
     if let Some(process) = process {
         process.timers.run_urgent(process);
     }
-    digest.tell_failure(errno);
+    // SAFETY: the caller's promise; written where the call fails.
+    let bad_wr = if errno == 0 { 0 } else { unsafe { *bad as usize } };
+    digest.tell_failure(errno, bad_wr);
     errno
 }
 
@@ -92,7 +94,9 @@ pub unsafe extern "C" fn post_srq_recv(
             e
         }
     };
-    digest.tell_failure(errno);
+    // SAFETY: the caller's promise; written where the call fails.
+    let bad_wr = if errno == 0 { 0 } else { unsafe { *bad as usize } };
+    digest.tell_failure(errno, bad_wr);
     errno
 }
 

@@ -38,7 +38,9 @@ pub unsafe extern "C" fn post_send(
         process.timers.run_urgent(process);
     }
     cost.spend();
-    digest.tell_failure(errno);
+    // SAFETY: the caller's promise; written where the call fails.
+    let bad_wr = if errno == 0 { 0 } else { unsafe { *bad as usize } };
+    digest.tell_failure(errno, bad_wr);
     errno
 }
 

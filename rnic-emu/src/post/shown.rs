@@ -31,7 +31,7 @@ impl Shown {
                 self.sges.push(Sge { addr: wqe.compare_add, length: wqe.len, lkey: 0 });
             } else {
                 let sges = queue.sges(counter).iter();
-                self.sges.extend(sges.map(|s| Sge { addr: s.addr, length: s.length, lkey: 0 }));
+                self.sges.extend(sges.map(|s| Sge { addr: s.addr, length: s.length, lkey: s.lkey }));
             }
             let start = WrStart {
                 wr_id: wqe.wr_id,
@@ -41,7 +41,7 @@ impl Shown {
                 remote_addr: wqe.remote_addr,
                 ..WrStart::default()
             };
-            self.wrs.push(start.into());
+            self.wrs.push(SendWr::naming(start, wqe.rkey));
         }
         chain(&mut self.wrs, &self.sges, queue.posted > most) as usize
     }

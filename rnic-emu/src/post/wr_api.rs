@@ -151,7 +151,7 @@ pub unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
         process.timers.run_urgent(process);
     }
     cost.spend();
-    digest.tell_failure(errno);
+    digest.tell_failure(errno, 0);
     errno
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::finding::{Confidence, Evidence, Severity, many, times};
+use super::super::named::{Side, judge};
 use super::super::peer::{
     self, End, LOCAL_WRITE, Why, by_place, denied, is_own, other_end, regions, rights_needed, who,
 };
@@ -10,9 +11,9 @@ use super::super::rule::{Case, Check, Plane, Rule, Shown, Verdict};
 use super::super::subject::{Subject, peer_of};
 use super::man;
 use crate::model::{Qp, Queue};
-use crate::report::known_wc_status;
 use crate::report::units::{bytes, duration};
-use crate::sample::QueueKind;
+use crate::report::{failed_request, known_wc_status};
+use crate::sample::{FailedRequest, QueueKind};
 
 /// `enum ibv_wc_status`.
 mod status {
@@ -137,6 +138,8 @@ struct Failed {
     qpns: Vec<u32>,
     /// Between which samples the first of them was taken.
     first_ns: (u64, u64),
+    /// The first request that failed so, and its queue pair, where its source looks.
+    first: Option<(u32, FailedRequest)>,
 }
 
 /// Queue pairs told of.
@@ -153,9 +156,23 @@ fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
         return None;
     }
     let mut by_qp: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+    let mut first_request: Option<(u32, &FailedRequest)> = None;
     for detail in traffic.queues.iter().filter_map(|(_, counts)| counts.detail.as_deref()) {
         for one in detail.failed_by_qp.iter().filter(|one| statuses.contains(&one.status)) {
             *by_qp.entry((one.status, one.qpn)).or_default() += one.count;
+        }
+    }
+    // Of a whole process it stands with the sums alone.
+    let all = traffic.all.detail.as_deref();
+    for one in
+        all.into_iter().flat_map(|detail| &detail.failed_by_qp).filter(|one| statuses.contains(&one.status))
+    {
+        let Some(first) = one.first.as_deref() else { continue };
+        if first_request.is_none_or(|(_, known)| first.t_ns < known.t_ns) {
+            first_request = Some((one.qpn, first));
+        }
+        if by_qp.keys().all(|(_, qpn)| *qpn != one.qpn) && one.qpn != 0 {
+            by_qp.insert((one.status, one.qpn), one.count);
         }
     }
     let mut evidence: Vec<Evidence> = by_qp
@@ -188,6 +205,11 @@ fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
     }
     let mut qpns: Vec<u32> = evidence.iter().flat_map(|line| line.qpns.iter().copied()).collect();
     qpns.dedup();
+    if let Some((qpn, request)) = first_request {
+        let on = if qpn == 0 { String::new() } else { format!("on QPN {qpn}: ") };
+        let text = format!("the first that failed, {on}{}", failed_request(request));
+        evidence.push(Evidence { text, qpns: Vec::new() });
+    }
     let first = traffic.queues.iter().filter_map(|(queue, _)| queue.first_error_ns).min();
     if let Some((from_ns, to_ns)) = first {
         let since = |t_ns: u64| duration(t_ns.saturating_sub(subject.model.header.t_ns));
@@ -200,7 +222,14 @@ fn failed(subject: &Subject<'_>, statuses: &[u32]) -> Option<Failed> {
             qpns: Vec::new(),
         });
     }
-    Some(Failed { count: total, evidence, qpns, first_ns: first.unwrap_or((0, u64::MAX)) })
+    let first_request = first_request.map(|(qpn, request)| (qpn, request.clone()));
+    Some(Failed {
+        count: total,
+        evidence,
+        qpns,
+        first_ns: first.unwrap_or((0, u64::MAX)),
+        first: first_request,
+    })
 }
 
 /// The queue pairs that complete into a queue and lived when its first error was taken, the oldest first: a program that
@@ -222,7 +251,8 @@ fn could_be_meant(subject: &Subject<'_>, queue: &Queue) -> Vec<u32> {
 impl Failed {
     /// The first of its queue pairs whose other end the recording has too.
     fn connection<'m>(&self, subject: &Subject<'m>) -> Option<(&'m Qp, End<'m>)> {
-        self.qpns.iter().find_map(|qpn| {
+        let of_first = self.first.iter().map(|(qpn, _)| qpn);
+        of_first.chain(&self.qpns).find_map(|qpn| {
             let qp = subject.qp_of(*qpn)?;
             Some((qp, other_end(subject, qp)?))
         })
@@ -334,6 +364,14 @@ fn remote_access(subject: &Subject<'_>) -> Verdict {
     for line in found.evidence {
         case = case.because_of(Some(line));
     }
+    let whose = if is_own(subject, &end) { "this process" } else { "the other end" };
+    if let Some(judged) = failed.first.as_ref().and_then(|(_, r)| judge(end.process, whose, r, Side::Remote))
+    {
+        case = case.because_of(Some(judged.evidence));
+        if let Some((sure, cause, remedy)) = judged.why {
+            return case.sure(sure).cause(cause).remedy(remedy).found();
+        }
+    }
     let seen = end.qp.attributes.qp_access_flags.is_some();
     match found.why {
         Some(Why::Gone) => case
@@ -421,6 +459,14 @@ fn local(subject: &Subject<'_>) -> Verdict {
         let found = regions(subject, &own, &[(LOCAL_WRITE, "IBV_ACCESS_LOCAL_WRITE")], failed.first_ns);
         for line in found.evidence {
             case = case.because_of(Some(line));
+        }
+        let judged =
+            failed.first.as_ref().and_then(|(_, r)| judge(subject.process, "this process", r, Side::Local));
+        if let Some(judged) = judged {
+            case = case.because_of(Some(judged.evidence));
+            if let Some((sure, cause, remedy)) = judged.why {
+                return case.sure(sure).cause(cause).remedy(remedy).found();
+            }
         }
         if found.why == Some(Why::Gone) {
             case = case

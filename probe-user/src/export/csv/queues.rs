@@ -3,7 +3,9 @@
 use std::io;
 
 use crate::model::bounds;
-use crate::sample::{DataPath, Histogram, Observed, ObservedBy, ProcessId, QueueCounts, QueueKind};
+use crate::sample::{
+    DataPath, FailedRequest, Histogram, Observed, ObservedBy, PostedTo, ProcessId, QueueCounts, QueueKind,
+};
 
 use super::{Table, hex, some};
 
@@ -141,7 +143,19 @@ impl Queues {
             row(figure, "random".to_owned(), strides.random)?;
         }
         for one in &detail.failed_by_qp {
-            row("failed_by_qp", format!("{}:{}", one.status, one.qpn), one.count)?;
+            let key = format!("{}:{}", one.status, one.qpn);
+            row("failed_by_qp", key.clone(), one.count)?;
+            first("failed_first", &key, one.first.as_deref(), &mut row)?;
+        }
+        for one in &detail.refused {
+            let key = format!("{}:{}", one.errno, one.number);
+            let (count, of_first) = match one.queue {
+                PostedTo::Send => ("refused_sends", "refused_sends_first"),
+                PostedTo::Receive => ("refused_receives", "refused_receives_first"),
+                PostedTo::SharedReceive => ("refused_shared_receives", "refused_shared_receives_first"),
+            };
+            row(count, key.clone(), one.count)?;
+            first(of_first, &key, one.first.as_deref(), &mut row)?;
         }
         for one in &detail.post_to_reap_ns {
             let class = one.size_class.to_string();
@@ -170,4 +184,30 @@ impl Queues {
     pub(super) fn flush(&mut self) -> io::Result<()> {
         [&mut self.counts, &mut self.keyed, &mut self.latencies].into_iter().try_for_each(Table::flush)
     }
+}
+
+/// What is known of the first request that failed, a row for each figure: the key is followed by its name.
+fn first(
+    figure: &str,
+    key: &str,
+    first: Option<&FailedRequest>,
+    row: &mut impl FnMut(&str, String, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let Some(first) = first else { return Ok(()) };
+    let request = first.request.as_ref();
+    let figures = [
+        ("t_ns", Some(first.t_ns)),
+        ("wr_id", first.wr_id),
+        ("before", first.before),
+        ("outstanding", first.outstanding),
+        ("vendor_err", first.vendor_err.map(u64::from)),
+        ("posted_ns", request.and_then(|r| r.posted_ns)),
+        ("bytes", request.and_then(|r| r.bytes)),
+        ("addr", request.and_then(|r| r.addr)),
+        ("lkey", request.and_then(|r| r.lkey).map(u64::from)),
+        ("remote_addr", request.and_then(|r| r.remote_addr)),
+        ("rkey", request.and_then(|r| r.rkey).map(u64::from)),
+    ];
+    let mut known = figures.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    known.try_for_each(|(name, value)| row(figure, format!("{key}:{name}"), value))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::sample::{FailedCqes, Histogram, QueueCounts, QueueDetail, ReapLatency, Strides};
+use crate::sample::{FailedCqes, Histogram, QueueCounts, QueueDetail, ReapLatency, RefusedPosts, Strides};
 
 /// What two counts come to: a sum, or a difference, that never wraps.
 type Arithmetic = fn(u64, u64) -> u64;
@@ -93,7 +93,13 @@ impl QueueDetail {
         for one in &other.failed_by_qp {
             match self.failed(one) {
                 Some(mine) => mine.count = mine.count.saturating_add(one.count),
-                None => self.failed_by_qp.push(*one),
+                None => self.failed_by_qp.push(one.clone()),
+            }
+        }
+        for one in &other.refused {
+            match self.refused(one) {
+                Some(mine) => mine.count = mine.count.saturating_add(one.count),
+                None => self.refused.push(one.clone()),
             }
         }
     }
@@ -115,6 +121,12 @@ impl QueueDetail {
             }
         }
         self.failed_by_qp.retain(|one| one.count > 0);
+        for one in &earlier.refused {
+            if let Some(mine) = self.refused(one) {
+                mine.count = mine.count.saturating_sub(one.count);
+            }
+        }
+        self.refused.retain(|one| one.count > 0);
     }
 
     fn of_class(&mut self, like: &ReapLatency) -> Option<&mut ReapLatency> {
@@ -125,6 +137,11 @@ impl QueueDetail {
 
     fn failed(&mut self, like: &FailedCqes) -> Option<&mut FailedCqes> {
         self.failed_by_qp.iter_mut().find(|mine| (mine.status, mine.qpn) == (like.status, like.qpn))
+    }
+
+    fn refused(&mut self, like: &RefusedPosts) -> Option<&mut RefusedPosts> {
+        let key = |one: &RefusedPosts| (one.queue, one.number, one.errno);
+        self.refused.iter_mut().find(|mine| key(mine) == key(like))
     }
 
     fn combine(&mut self, other: &Self, with: Arithmetic) {
@@ -209,7 +226,7 @@ mod tests {
                 most_outstanding: Some(longest),
                 remote_strides: Some(Strides { same: wrs, ..Strides::default() }),
                 post_to_reap_ns: vec![latency(Opcode::Send, wrs * 1000)],
-                failed_by_qp: vec![FailedCqes { status: 5, qpn: 7, count: wrs }],
+                failed_by_qp: vec![FailedCqes { status: 5, qpn: 7, count: wrs, first: None }],
                 ..QueueDetail::default()
             })),
             ..QueueCounts::default()

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::data_path::FLUSHED;
 use crate::model::{self, ProcessModel};
 use crate::sample::{QueueCounts, QueueKind};
 
@@ -102,6 +103,7 @@ fn posts(c: &QueueCounts) -> Posts {
         post_calls: Some(c.post_calls),
         post_failed: Some(c.post_failed),
         post_failures: failures,
+        refused: c.detail.as_deref().map(|d| d.refused.clone()).unwrap_or_default(),
         wrs: Some(c.wrs),
         signaled: Some(c.signalled),
         inline: Some(c.inline),
@@ -166,18 +168,22 @@ fn polls(c: &QueueCounts) -> Polls {
         .map(|one| CqeErrors {
             status: names::wc_status(one.status),
             number: one.status,
-            qpn: Some(one.qpn),
+            qpn: Some(one.qpn).filter(|qpn| *qpn != 0),
             count: one.count,
+            flushed: one.status == FLUSHED,
+            first: one.first.as_deref().cloned(),
         })
         .collect();
     for (number, count) in c.statuses.iter().filter(|(number, _)| **number != 0) {
         let named: u64 = by_qp.iter().filter(|one| one.status == *number).map(|one| one.count).sum();
         if *count > named {
             let (status, count) = (names::wc_status(*number), count - named);
-            errors.push(CqeErrors { status, number: *number, qpn: None, count });
+            let flushed = *number == FLUSHED;
+            errors.push(CqeErrors { status, number: *number, qpn: None, count, flushed, first: None });
         }
     }
-    errors.sort_by_key(|one| (std::cmp::Reverse(one.count), one.number, one.qpn));
+    // What failed first is what matters: the rest of its queue pair was flushed behind it.
+    errors.sort_by_key(|one| (one.flushed, std::cmp::Reverse(one.count), one.number, one.qpn));
     let found = c.polls.saturating_sub(c.empty_polls).saturating_sub(c.failed_polls);
     Polls {
         polls: Some(c.polls),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::sample::{Observed, Strides};
+use crate::sample::{FailedRequest, Observed, RefusedPosts, Strides};
 
 use super::{Failure, Latency};
 
@@ -60,6 +60,9 @@ pub struct Posts {
     /// Those by errno, where known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub post_failures: Vec<Failure>,
+    /// The same, and of receives, by queue and with the first request refused, where known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedPosts>,
     /// Send work requests really posted.
     pub wrs: Option<u64>,
     /// Those that ask for a completion.
@@ -160,7 +163,7 @@ pub struct Polls {
     pub cut_polls: Option<u64>,
     /// Those with an error.
     pub cqe_errors: Option<u64>,
-    /// Those by status, and by QP where known; most frequent first.
+    /// Those by status, and by QP where known; what was flushed behind others last, else most frequent first.
     pub errors: Vec<CqeErrors>,
     /// Calls of `ibv_req_notify_cq`.
     pub notifies: Option<u64>,
@@ -189,4 +192,9 @@ pub struct CqeErrors {
     pub qpn: Option<u32>,
     /// How many.
     pub count: u64,
+    /// They were flushed because a request before them failed.
+    pub flushed: bool,
+    /// The first of them, where its source looks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<FailedRequest>,
 }

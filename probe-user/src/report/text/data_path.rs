@@ -3,11 +3,16 @@
 
 use std::io;
 
-use crate::sample::{Counting, Observed, ObservedBy, Strides};
+use crate::report::errno;
+use crate::sample::{Counting, Observed, ObservedBy, PostedTo, Strides};
 
 use super::super::document::{DataPath, Messages, Polls, Posts, Shape};
+use super::super::requests::{failed_request, refused_request};
 use super::super::units::{bytes, count, duration, percent};
 use super::{Text, clean, quantiles};
+
+/// Requests that failed and are told of, of each kind.
+const FIRSTS: usize = 4;
 
 impl Text<'_> {
     pub(super) fn messages(&mut self, m: &Messages) -> io::Result<()> {
@@ -84,6 +89,18 @@ impl Text<'_> {
             let text = format!("{} calls refused  {}", count(failed), by.join("  "));
             self.alarm("  failed", text.trim_end())?;
         }
+        for one in p.refused.iter().take(FIRSTS) {
+            let Some(first) = one.first.as_deref() else { continue };
+            let what = match one.queue {
+                PostedTo::Send => "",
+                PostedTo::Receive => "receive on ",
+                PostedTo::SharedReceive => "on shared receive queue ",
+            };
+            let queue = if one.queue == PostedTo::SharedReceive { "" } else { "QP " };
+            let text =
+                format!("{what}{queue}{}: {}, {}", one.number, errno(one.errno), refused_request(first));
+            self.alarm("  first refused", &text)?;
+        }
         if let Some(n) = p.cut.filter(|n| *n > 0) {
             let text =
                 format!("{} chains were too long to be walked: WRs and bytes lack their ends", count(n));
@@ -153,6 +170,11 @@ impl Text<'_> {
                 "  failed WRs",
                 &format!("{} completions with an error  {}", count(failed), by.join("  ")),
             )?;
+            let firsts = p.errors.iter().filter(|e| !e.flushed || p.errors.iter().all(|e| e.flushed));
+            for (error, first) in firsts.filter_map(|e| Some((e, e.first.as_ref()?))).take(FIRSTS) {
+                let qp = error.qpn.map(|qpn| format!("QP {qpn}: ")).unwrap_or_default();
+                self.alarm("  first of them", &format!("{qp}{}, {}", error.status, failed_request(first)))?;
+            }
         }
         match p.cqe_to_post_ns.as_ref().and_then(quantiles) {
             Some(text) => self.row("  to next post", &text),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use probe_user::doctor::{Finding, Severity};
 use probe_user::sample::{
-    Call, Detail, FailedCqes, Observed, ObservedBy, Opcode, ProcessId, QpAttributes, QueueCounts,
-    QueueDetail, Record,
+    Call, Detail, FailedCqes, FailedRequest, Known, Observed, ObservedBy, Opcode, ProcessId, QpAttributes,
+    QueueCounts, QueueDetail, Record, WorkRequest,
 };
 
 use super::case::{Case, SECOND, busy, qp};
@@ -23,7 +23,7 @@ fn an_error_is_traced_to_its_queue_pair_and_peer() {
     let (qp, mut cq) = busy();
     cq.statuses = BTreeMap::from([(0, 10), (12, 1), (5, 30)]);
     cq.detail = Some(Box::new(QueueDetail {
-        failed_by_qp: vec![FailedCqes { status: 12, qpn: 17, count: 1 }],
+        failed_by_qp: vec![FailedCqes { status: 12, qpn: 17, count: 1, first: None }],
         ..QueueDetail::default()
     }));
     let peer =
@@ -52,6 +52,11 @@ const BOB: ProcessId = ProcessId { pid: 200, start_ns: 9 };
 /// ALICE's QP 17 and BOB's QP 18 connected with each other, BOB with a region of that access, and ALICE's request for it
 /// refused at 5 s.
 fn refused(access: u32, more: impl FnOnce(Case) -> Case) -> Finding {
+    refused_as(access, None, more)
+}
+
+/// The same, with what is known of the request.
+fn refused_as(access: u32, first: Option<FailedRequest>, more: impl FnOnce(Case) -> Case) -> Finding {
     let of = |id, t_ns, call, detail| Record::Event(event(id, t_ns, 10, call, detail));
     let mut case = Case::new().queues();
     case.0.push(&process(BOB, "server"));
@@ -70,7 +75,7 @@ fn refused(access: u32, more: impl FnOnce(Case) -> Case) -> Finding {
     let (sends, mut cq) = busy();
     cq.statuses = BTreeMap::from([(0, 10), (10, 1)]);
     cq.detail = Some(Box::new(QueueDetail {
-        failed_by_qp: vec![FailedCqes { status: 10, qpn: 17, count: 1 }],
+        failed_by_qp: vec![FailedCqes { status: 10, qpn: 17, count: 1, first: first.map(Box::new) }],
         ..QueueDetail::default()
     }));
     more(case).counts(sends, cq).has("remote-access-error")
@@ -200,4 +205,54 @@ fn messages_that_lie_in_a_queue_nobody_drains_show_though_the_wait_itself_is_not
     };
     sent(90).has("event-lost-wakeup");
     sent(50).lacks("event-lost-wakeup");
+}
+
+/// The same refused access, of a request that is known: a write of so many bytes to an address by a key.
+fn refused_write(rkey: u32, remote_addr: u64, bytes: u64, more: impl FnOnce(Case) -> Case) -> Finding {
+    let request = WorkRequest {
+        posted_ns: Some(4 * SECOND),
+        opcode: Some(Opcode::RdmaWrite),
+        bytes: Some(bytes),
+        addr: Some(0x1000),
+        lkey: Some(0x16),
+        remote_addr: Some(remote_addr),
+        rkey: Some(rkey),
+        ..WorkRequest::default()
+    };
+    let first = FailedRequest {
+        t_ns: 4 * SECOND + 1000,
+        wr_id: Some(0x2a),
+        known: Known::Exactly,
+        request: Some(request),
+        ..FailedRequest::default()
+    };
+    refused_as(7, Some(first), more)
+}
+
+#[test]
+fn a_request_that_is_known_is_compared_with_the_region_its_key_names() {
+    let text = |finding: &Finding| {
+        finding.evidence.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
+    };
+    // BOB's region: 2 MiB at 1 GiB, rkey 7.
+    let end = (1 << 30) + (1 << 21);
+    let found = refused_write(7, end - 64, 72, |case| case);
+    assert!(found.cause.contains("reaches 8 bytes beyond the end"), "{found:#?}");
+    assert!(
+        text(&found)
+            .contains("wr_id 0x2a, RDMA_WRITE of 72 bytes from 0x1000 (lkey 0x16) to 0x401fffc0 (rkey 0x7)"),
+        "{found:#?}"
+    );
+    let found = refused_write(8, end - 64, 64, |case| case);
+    assert!(found.cause.contains("no region seen here has had"), "{found:#?}");
+    let dereg = |mut case: Case| {
+        let event = event(BOB, 3 * SECOND, 10, Call::DeregMr, Detail::Object { object: 7 });
+        case.0.push(&Record::Event(event));
+        case
+    };
+    let found = refused_write(7, 1 << 30, 64, dereg);
+    assert!(found.cause.contains("given back 1.00 s before"), "{found:#?}");
+    // A range inside of a living region leaves the other causes.
+    let found = refused_write(7, 1 << 30, 64, |case| case);
+    assert!(text(&found).contains("the range lies inside"), "{found:#?}");
 }

@@ -1,7 +1,9 @@
 //! What was posted on a queue pair.
 
+use probe_user::data_path::FLUSHED;
 use probe_user::model::{ProcessModel, Qp};
-use probe_user::sample::QueueKind;
+use probe_user::report::{errno, failed_request, refused_request, wc_status};
+use probe_user::sample::{PostedTo, QueueKind};
 
 use crate::app::data_path::{part, why_none};
 use crate::app::format::{Unit, count, duration, number, share};
@@ -40,6 +42,7 @@ pub fn posts(lines: &mut Lines, process: &ProcessModel, qp: &Qp, context: Contex
     if c.post_failed > 0 {
         lines.styled("refused", format!("▲ {} calls", count(c.post_failed as f64)), theme.bad(), theme);
     }
+    failures(lines, process, qp, context);
     if let (Some(signalled), Some(inline)) = (part(c.signalled, c.wrs), part(c.inline, c.wrs)) {
         let run = count(c.longest_unsignalled as f64);
         lines.fact("signalled", format!("{}, longest run without {run}", share(signalled)), theme);
@@ -69,4 +72,28 @@ pub fn posts(lines: &mut Lines, process: &ProcessModel, qp: &Qp, context: Contex
         );
         lines.fact("post to reap", text, theme);
     }
+}
+
+/// The first request of each kind of failure on the queue pair: what failed before what was flushed behind it.
+fn failures(lines: &mut Lines, process: &ProcessModel, qp: &Qp, context: Context<'_>) {
+    let theme = context.theme;
+    let counts = process.data_path.totals.seen();
+    let Some(detail) = counts.detail.as_deref() else { return };
+    let of_qp =
+        detail.refused.iter().filter(|one| one.number == qp.qpn && one.queue != PostedTo::SharedReceive);
+    for (one, first) in of_qp.filter_map(|one| Some((one, one.first.as_deref()?))) {
+        let text = format!("▲ {} ×{}: {}", errno(one.errno), count(one.count as f64), refused_request(first));
+        lines.styled("first refused", text, theme.bad(), theme);
+    }
+    let mut failed: Vec<_> = detail.failed_by_qp.iter().filter(|one| one.qpn == qp.qpn).collect();
+    failed.sort_by_key(|one| (one.status == FLUSHED, one.first.as_ref().map(|first| first.t_ns)));
+    for one in failed {
+        let what = first_words(one.status, one.count, one.first.as_deref().map(failed_request));
+        lines.styled(if one.status == FLUSHED { "flushed" } else { "failed" }, what, theme.bad(), theme);
+    }
+}
+
+fn first_words(status: u32, n: u64, first: Option<String>) -> String {
+    let first = first.map(|first| format!(", the first {first}")).unwrap_or_default();
+    format!("▲ {} ×{}{first}", wc_status(status), count(n as f64))
 }
