@@ -13,6 +13,14 @@ use data_path::{
 /// Interfaces of `posts`: for posts and polls both, or one for either.
 const INTERFACES: [&str; 4] = ["classic", "extended", "extended-post", "extended-poll"];
 
+/// What is preloaded: the emulated device, and the tap before it.
+fn preloads() -> [String; 2] {
+    let device = library("rnic-emu-preload", "librnic_emu.so").display().to_string();
+    let tap = library("verbs-tap", "libverbs_tap.so");
+    let both = format!("{}:{device}", tap.display());
+    [device, both]
+}
+
 #[test]
 fn the_classic_interface_of_the_emulated_device_is_counted_to_the_last_request() {
     if !can_run() {
@@ -62,9 +70,7 @@ fn a_program_under_the_tap_is_counted_once_although_it_passes_two_sites() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = posts(folder.path());
-    let device = library("rnic-emu-preload", "librnic_emu.so");
-    let tap = library("verbs-tap", "libverbs_tap.so");
-    let preload = format!("{}:{}", tap.display(), device.display());
+    let [_, preload] = preloads();
     for interface in INTERFACES {
         let told = attach_to_running(&program, &[interface, "60"], &[("LD_PRELOAD", &preload)]);
         // Sites of the tap do not tell of these.
@@ -85,9 +91,7 @@ fn queue_pairs_that_come_again_or_want_the_same_place_and_threads_that_end_are_c
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = compiled(folder.path(), "crowd");
-    let device = library("rnic-emu-preload", "librnic_emu.so");
-    let tap = library("verbs-tap", "libverbs_tap.so");
-    for preload in [device.display().to_string(), format!("{}:{}", tap.display(), device.display())] {
+    for preload in preloads() {
         let told = attach_to_running(&program, &CROWD, &[("LD_PRELOAD", &preload)]);
         check_crowd(&told, 20, 3);
     }
@@ -100,13 +104,10 @@ fn requests_that_fail_are_told_as_the_program_says() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = fails(folder.path());
-    let device = library("rnic-emu-preload", "librnic_emu.so");
-    let tap = library("verbs-tap", "libverbs_tap.so");
-    let both = format!("{}:{}", tap.display(), device.display());
-    for preload in [device.to_str().expect("a path"), &both] {
+    for preload in preloads() {
         for interface in INTERFACES {
             let arguments = [&[interface][..], &CASES].concat();
-            let told = attach_to_running(&program, &arguments, &[("LD_PRELOAD", preload)]);
+            let told = attach_to_running(&program, &arguments, &[("LD_PRELOAD", &preload)]);
             check_failed(&told, &CASES, false);
         }
     }

@@ -6,6 +6,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicUsize;
 
+// Read by the BPF programs, too.
+pub use probe_common::verbs::{Sge, Wc};
+
 /// `struct ibv_context_ops`: 32 function pointers.
 pub const OPS: usize = 32;
 /// Places in it.
@@ -152,14 +155,6 @@ pub struct Srq {
     pub handle: u32,
 }
 
-/// `struct ibv_sge`.
-#[repr(C)]
-pub struct Sge {
-    pub addr: u64,
-    pub length: u32,
-    pub lkey: u32,
-}
-
 /// `struct ibv_data_buf`.
 #[repr(C)]
 pub struct DataBuf {
@@ -185,20 +180,6 @@ pub struct RecvWr {
     pub next: *mut RecvWr,
     pub sg_list: *mut Sge,
     pub num_sge: c_int,
-}
-
-/// `struct ibv_wc`.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub struct Wc {
-    pub wr_id: u64,
-    pub status: u32,
-    pub opcode: u32,
-    pub vendor_err: u32,
-    pub byte_len: u32,
-    pub imm_data: u32,
-    pub qp_num: u32,
-    pub rest: [u32; 4],
 }
 
 /// `struct ibv_qp_init_attr`.

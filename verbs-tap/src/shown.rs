@@ -4,7 +4,7 @@
 //! Noted only while a profiler asks for operations to be told.
 
 use probe_common::site::{self, FOUND_BEFORE, MOST_SHOWN, Rates, Stream, chain};
-use probe_common::verbs::{self, SendWr, WrStart};
+use probe_common::verbs::{SendWr, WrStart};
 
 use crate::abi::{self, CqEx, DataBuf, Sge, Wc};
 use crate::messages;
@@ -25,7 +25,7 @@ pub fn is_asked() -> bool {
 #[derive(Default)]
 pub struct Sends {
     wrs: Vec<SendWr>,
-    sges: Vec<verbs::Sge>,
+    sges: Vec<Sge>,
     /// Work requests begun.
     begun: u64,
 }
@@ -60,7 +60,7 @@ impl Sends {
         }
         let Some(SendWr { start: wr, .. }) = self.wrs.last_mut() else { return };
         let before = self.sges.len();
-        self.sges.extend(buffers.take(MOST_SGES).map(|(addr, length, lkey)| verbs::Sge {
+        self.sges.extend(buffers.take(MOST_SGES).map(|(addr, length, lkey)| Sge {
             addr,
             length: u32::try_from(length).unwrap_or(u32::MAX),
             lkey,
@@ -191,11 +191,11 @@ mod tests {
             panic!("{:?}", sends.wrs)
         };
         assert_eq!((first.wr_id, first.num_sge, first.remote_addr, first.rkey), (7, 2, 0x5000, 9));
-        assert_eq!(sends.sges[1], verbs::Sge { addr: 8192, length: 16, lkey: 1 });
+        assert_eq!(sends.sges[1], Sge { addr: 8192, length: 16, lkey: 1 });
         assert_eq!((first.send_flags, second.send_flags), (abi::SEND_SIGNALED, abi::SEND_INLINE));
         assert_eq!((first.next, second.next), (&raw const sends.wrs[1] as u64, 0));
         assert_eq!(second.sg_list, &raw const sends.sges[2] as u64);
-        assert_eq!(sends.sges[2], verbs::Sge { addr: 64, length: 5, lkey: 0 });
+        assert_eq!(sends.sges[2], Sge { addr: 64, length: 5, lkey: 0 });
         sends.clear();
         assert_eq!(sends.chain(0), 0);
     }
