@@ -115,8 +115,9 @@ fn described(slices: &serde_json::Value) -> String {
         return "none: always".to_owned();
     }
     let figure = |name: &str| slices[name].as_f64().unwrap_or(f64::NAN);
+    let why = slices["unbounded"].as_str().map(|why| format!("; no bound: {why}")).unwrap_or_default();
     format!(
-        "{} (×{:.2} slow, {:.2} % of the time)",
+        "{} (×{:.2} slow, {:.2} % of the time{why})",
         slices["slices"],
         figure("slowdown"),
         figure("share") * 100.0

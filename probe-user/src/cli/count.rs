@@ -163,7 +163,8 @@ fn table(readings: &BTreeMap<ProcessId, Reading>, out: &mut impl Write) -> io::R
                 "  the provider's {part}: {} slices, {:.2} times as slow in them; estimates {bound}",
                 slices.slices, slices.slowdown
             )?;
-            writeln!(out, "{}", slices.refused.iter().map(|why| format!("; {why}")).collect::<String>())?;
+            let whys = slices.refused.iter().chain(&slices.unbounded);
+            writeln!(out, "{}", whys.map(|why| format!("; {why}")).collect::<String>())?;
         }
         if reading.unlisted != 0 {
             let c = &reading.unlisted_counts;

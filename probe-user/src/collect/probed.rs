@@ -1,7 +1,7 @@
 //! From readings of the data-path probes to samples: objects get names that are never used again, and only what changed
 //! is told.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use probe_common::wire::part;
 
@@ -99,10 +99,12 @@ impl Told {
         let cost =
             reading.costs.iter().find(|(source, _)| observed_by(**source) == by).map(|(_, cost)| *cost);
         let slices = || reading.slices.iter().flatten();
-        let refused: Vec<_> = slices().filter_map(|slices| slices.refused.clone()).collect();
-        let refused = (!refused.is_empty()).then(|| refused.join("; "));
+        // Both parts may have one reason.
+        let whys: BTreeSet<_> =
+            slices().flat_map(|slices| slices.refused.iter().chain(&slices.unbounded)).cloned().collect();
+        let why = whys.into_iter().collect::<Vec<_>>().join("; ");
         let observed = Observed {
-            why: refused.filter(|_| by == ObservedBy::Function).unwrap_or_default(),
+            why: if by == ObservedBy::Function { why } else { String::new() },
             instruction: cost.map(|cost| instruction(cost.class)),
             hit_ns: cost.and_then(|cost| cost.hit_ns),
             // Rounded: a trace need not tell of each millionth more.

@@ -5,13 +5,16 @@
 //! more calls are probed, the more a hit costs, and the time of an operation, as a function of what is added to it, bends
 //! upwards only (it is the longest of several paths). A line through two such times meets no cost at all below the truth,
 //! and the truth is not above the time at the lower cost: between both it lies.
+//!
+//! While probes are put in place a program is held up, between slices, where nobody sees it. One that is bound by its pace
+//! makes up for that, one that is bound by its device or its own work loses some of the time, and none loses more.
 
 use std::collections::VecDeque;
 
+use super::spread::{self, Unbounded};
+
 /// Slices that are remembered.
 const REMEMBERED: usize = 256;
-/// With fewer slices, nothing is said of how much they differ.
-const FEWEST: usize = 3;
 /// What a hit costs is known to a fifth.
 const KNOWN_TO: f64 = 1.2;
 /// No more than this is taken to be lost to hits.
@@ -24,6 +27,8 @@ pub struct Taken {
     pub stands_for: f64,
     /// For how long it counted, in seconds.
     pub seconds: f64,
+    /// For how long probes were put in place since the slice before, in seconds.
+    pub held_up: f64,
     /// Operations in it: posts, or completion entries.
     pub operations: f64,
     /// Posts in it, where it is one of polls.
@@ -45,8 +50,8 @@ impl Taken {
 pub struct Pace {
     /// Operations a second.
     pub rate: f64,
-    /// How far that may be off (95 %), as a part of it; `None` where too little is known.
-    pub error: Option<f64>,
+    /// How far that may be off (95 %), as a part of it.
+    pub error: Result<f64, Unbounded>,
     /// Share of the program's time that hits took at most.
     pub lost: f64,
     /// What hits cost, in seconds a second.
@@ -55,13 +60,16 @@ pub struct Pace {
 
 impl Pace {
     fn of(slices: &VecDeque<Taken>, rate_of: impl Fn(&Taken) -> f64) -> Option<Self> {
-        let n = slices.len() as f64;
-        let mean = |of: &dyn Fn(&Taken) -> f64| slices.iter().map(of).sum::<f64>() / n;
-        let rate = mean(&rate_of);
-        let error = error_of_mean(slices.iter().map(&rate_of), rate);
-        (n > 0.0).then(|| Self {
+        let number = slices.len() as f64;
+        let mean = |of: &dyn Fn(&Taken) -> f64| slices.iter().map(of).sum::<f64>() / number;
+        let weight: f64 = slices.iter().map(|slice| slice.stands_for).sum();
+        let worth = weight * weight / slices.iter().map(|slice| slice.stands_for.powi(2)).sum::<f64>();
+        let rate = slices.iter().map(|slice| slice.stands_for * rate_of(slice)).sum::<f64>() / weight;
+        let plain = mean(&rate_of);
+        let residues: Vec<_> = slices.iter().map(|slice| rate_of(slice) - plain).collect();
+        (weight > 0.0).then(|| Self {
             rate,
-            error,
+            error: spread::error_of_mean(&residues, worth, rate),
             lost: mean(&|slice| slice.lost),
             paid: mean(&|slice| slice.paid),
         })
@@ -69,8 +77,10 @@ impl Pace {
 
     /// Of rates that no further hit has slowed. `None` without any.
     pub fn undisturbed(rates: &VecDeque<f64>) -> Option<Self> {
-        let rate = rates.iter().sum::<f64>() / rates.len() as f64;
-        let error = error_of_mean(rates.iter().copied(), rate);
+        let number = rates.len() as f64;
+        let rate = rates.iter().sum::<f64>() / number;
+        let residues: Vec<_> = rates.iter().map(|one| one - rate).collect();
+        let error = spread::error_of_mean(&residues, number, rate);
         (!rates.is_empty()).then_some(Self { rate, error, lost: 0.0, paid: 0.0 })
     }
 
@@ -85,12 +95,16 @@ impl Pace {
 pub struct Correction {
     pub least: f64,
     pub most: f64,
+    /// The share of the time that hits took where there is no saying how much more is done without them.
+    beyond: Option<f64>,
 }
 
 impl Correction {
     /// Where nothing is known but what hits took.
     pub fn unknown(lost: f64) -> Self {
-        Self { least: 1.0, most: 1.0 / (1.0 - (lost * KNOWN_TO).clamp(0.0, MOST_LOST)) }
+        let at_most = (lost * KNOWN_TO).max(0.0);
+        let most = 1.0 / (1.0 - at_most.min(MOST_LOST));
+        Self { least: 1.0, most, beyond: (at_most > MOST_LOST).then_some(lost) }
     }
 
     /// Of posts: `alone` in slices of their own, and `beside` polls, where hits cost more.
@@ -99,12 +113,12 @@ impl Correction {
         let Some(beside) = beside.filter(|beside| beside.cost() > alone.cost() * KNOWN_TO) else {
             return unknown;
         };
-        let (Some(one), Some(other)) = (alone.error, beside.error) else { return unknown };
+        let (Ok(one), Ok(other)) = (alone.error, beside.error) else { return unknown };
         // The time of an operation at the higher cost by that at the lower one, at most.
         let longer = alone.rate / beside.rate * (1.0 + one.hypot(other));
         let line = alone.cost() / (beside.cost() - alone.cost()) * (longer - 1.0).max(0.0);
         let most = if line < 1.0 { 1.0 / (1.0 - line) } else { f64::INFINITY };
-        Self { least: 1.0, most: if most.is_nan() { unknown.most } else { unknown.most.min(most) } }
+        if most < unknown.most { Self { least: 1.0, most, beyond: None } } else { unknown }
     }
 
     /// What is taken to be true: as many times as much as the least as the most is of it.
@@ -113,16 +127,22 @@ impl Correction {
     }
 
     /// How far that may be off, as a part of it.
-    pub fn doubt(&self) -> f64 {
-        (self.most / self.least).sqrt() - 1.0
+    ///
+    /// # Errors
+    /// Where nothing bounds what was lost.
+    pub fn doubt(&self) -> Result<f64, Unbounded> {
+        match self.beyond {
+            Some(lost) => Err(Unbounded::Slowed(lost)),
+            None => Ok((self.most / self.least).sqrt() - 1.0),
+        }
     }
 }
 
-/// An estimate, and how far it may be off (95 %); `None` where that is not known.
+/// An estimate, and how far it may be off (95 %), or why that is not known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     pub value: f64,
-    pub off: Option<f64>,
+    pub off: Result<f64, Unbounded>,
 }
 
 /// What was done of one part of the functions.
@@ -133,6 +153,11 @@ pub struct Ledger {
     number: u64,
     /// What all slices stand for, as found in them.
     stood_for: f64,
+    /// Of that, what falls into the time in which the program was held up.
+    held_up: f64,
+    /// Rates found in slices, and those of posts in slices of polls.
+    pace: Option<Pace>,
+    beside: Option<Pace>,
     /// Counted while nothing was left out.
     whole: f64,
     /// What the tables hold: each operation by what it counted for.
@@ -155,12 +180,18 @@ impl Ledger {
         }
         self.number += 1;
         self.stood_for += slice.stands_for * slice.rate();
+        self.held_up += slice.held_up.min(slice.stands_for) * slice.rate();
         self.taken.push_back(slice);
+        self.pace = Pace::of(&self.taken, Taken::rate);
+        self.beside = Pace::of(&self.taken, |slice| slice.beside / slice.seconds.max(1e-9))
+            .filter(|pace| pace.rate > 0.0);
     }
 
-    /// For so many seconds nobody looked, and no slice will stand for them.
-    pub fn pass(&mut self, seconds: f64) {
-        self.stood_for += self.pace().map_or(0.0, |pace| pace.rate * seconds);
+    /// For so many seconds nobody looked, and no slice will stand for them; for some of them the program was held up.
+    pub fn pass(&mut self, seconds: f64, held_up: f64) {
+        let rate = self.pace.map_or(0.0, |pace| pace.rate);
+        self.stood_for += rate * seconds;
+        self.held_up += rate * held_up.min(seconds);
     }
 
     /// Slices that were taken.
@@ -175,26 +206,30 @@ impl Ledger {
 
     /// Rates found in slices.
     pub fn pace(&self) -> Option<Pace> {
-        Pace::of(&self.taken, Taken::rate)
+        self.pace
     }
 
     /// Rates of posts found in slices of polls.
     pub fn beside(&self) -> Option<Pace> {
-        Pace::of(&self.taken, |slice| slice.beside / slice.seconds.max(1e-9)).filter(|pace| pace.rate > 0.0)
+        self.beside
     }
 
     /// All that was done until so many seconds after the last slice.
     pub fn so_far(&self, correction: &Correction, unseen: f64) -> Estimate {
-        let Some(pace) = self.pace() else { return Estimate { value: self.whole, off: None } };
-        let in_slices = (self.stood_for + pace.rate * unseen) * correction.middle();
-        let off = pace.error.map(|error| in_slices * (error + correction.doubt()));
+        let Some(pace) = self.pace else {
+            return Estimate { value: self.whole, off: Err(Unbounded::Few) };
+        };
+        let times = correction.middle();
+        let not_done = self.held_up / 2.0 * times;
+        let in_slices = (self.stood_for + pace.rate * unseen) * times - not_done;
+        let off = correction.doubt().and_then(|doubt| Ok(in_slices * (pace.error? + doubt) + not_done));
         Estimate { value: self.whole + in_slices, off }
     }
 
     /// Completion entries that belong to so many posts: in steady state there are as many as signalled requests. `None`
     /// where no post was seen.
     pub fn of_posts(&self, posts: Estimate) -> Option<Estimate> {
-        let n = self.taken.len() as f64;
+        let number = self.taken.len() as f64;
         let (entries, posted) = self
             .taken
             .iter()
@@ -203,47 +238,32 @@ impl Ledger {
             return None;
         }
         let ratio = entries / posted;
-        let residues = self.taken.iter().map(|slice| (slice.operations - ratio * slice.beside).powi(2));
-        let deviation = (residues.sum::<f64>() / (n - 1.0) / n).sqrt() / (entries / n);
-        let error = (self.taken.len() >= FEWEST).then(|| students_t(self.taken.len() - 1) * deviation);
+        let residues: Vec<_> =
+            self.taken.iter().map(|slice| slice.operations - ratio * slice.beside).collect();
+        let error = spread::error_of_mean(&residues, number, entries / number);
         let value = self.whole + posts.value * ratio;
-        let off = error.zip(posts.off).map(|(error, off)| ratio * (posts.value * error + off));
+        let off = posts.off.and_then(|off| Ok(ratio * (posts.value * error? + off)));
         Some(Estimate { value, off })
     }
 }
 
 /// Of two estimates the one that is known better.
 pub fn better(one: Estimate, other: Option<Estimate>) -> Estimate {
-    match other {
-        Some(other) if one.off.is_none_or(|one| other.off.is_some_and(|other| other < one)) => other,
+    match (one.off, other) {
+        (Ok(known), Some(other)) if other.off.is_ok_and(|off| off < known) => other,
+        (Err(_), Some(other)) => other,
         _ => one,
     }
 }
 
-/// Relative error bound (95 %) of what the tables hold: how far that is from what is taken to be true, and how far that
-/// may be off. `None` where that bounds nothing.
-pub fn error(told: f64, truth: Estimate) -> Option<f64> {
-    let error = ((truth.value - told).abs() + truth.off?) / told;
-    (error < 1.0).then_some(error)
-}
-
-/// How far a mean may be off (95 %), as a part of it.
-fn error_of_mean(values: impl Iterator<Item = f64>, mean: f64) -> Option<f64> {
-    let (n, squares) =
-        values.fold((0_usize, 0.0), |(n, squares), value| (n + 1, squares + (value - mean).powi(2)));
-    if n < FEWEST || mean <= 0.0 {
-        return None;
-    }
-    let count = n as f64;
-    Some(students_t(n - 1) * (squares / (count - 1.0) / count).sqrt() / mean)
-}
-
-/// How many standard errors hold a mean with 95 % confidence (Student's distribution, two-sided): of few slices it is
-/// hardly known how much they differ.
-fn students_t(degrees_of_freedom: usize) -> f64 {
-    const SMALL: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
-    let known = degrees_of_freedom.checked_sub(1).and_then(|place| SMALL.get(place));
-    known.copied().unwrap_or(1.96 + 2.6 / degrees_of_freedom as f64)
+/// Relative error bound (95 %) of what the tables hold: how far that is from what is taken to be true by now, which may be
+/// `until` so much more or less by the time somebody asks, and how far that may be off.
+///
+/// # Errors
+/// Why nothing bounds it.
+pub fn error(told: f64, truth: Estimate, until: f64) -> Result<f64, Unbounded> {
+    let error = ((truth.value - told).abs() + until + truth.off?) / told;
+    if error < 1.0 { Ok(error) } else { Err(Unbounded::Wide) }
 }
 
 #[cfg(test)]
@@ -264,6 +284,7 @@ mod tests {
                 beside: rate * 0.01,
                 lost: paid,
                 paid,
+                ..Taken::default()
             });
         }
         ledger
@@ -295,9 +316,9 @@ mod tests {
     #[test]
     fn completions_follow_posts_however_much_polls_are_slowed() {
         let polls = slices(1e-5, 0.0, 9e-6, 10);
-        let truth = Estimate { value: 1e6, off: Some(1e4) };
+        let truth = Estimate { value: 1e6, off: Ok(1e4) };
         let told = polls.of_posts(truth).expect("an estimate");
-        assert!((told.value / 1e6 - 1.0).abs() < 1e-9 && told.off.is_some_and(|off| off < 1.1e4), "{told:?}");
+        assert!((told.value / 1e6 - 1.0).abs() < 1e-9 && told.off.is_ok_and(|off| off < 1.1e4), "{told:?}");
         let alone = polls.so_far(&Correction::unknown(0.47), 0.0);
         assert_eq!(better(alone, Some(told)), told);
         assert_eq!(better(told, Some(alone)), told);
@@ -309,27 +330,29 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.count(50.0, true);
         let none = Correction::unknown(0.0);
-        assert_eq!(ledger.so_far(&none, 1.0), Estimate { value: 50.0, off: None }, "nothing known");
+        assert_eq!(ledger.so_far(&none, 1.0), Estimate { value: 50.0, off: Err(Unbounded::Few) });
         for operations in [90.0, 110.0, 100.0] {
             ledger.take(Taken { stands_for: 1.0, seconds: 0.1, operations, ..Taken::default() });
         }
         let known = ledger.so_far(&none, 0.0);
         assert!((known.value - 3050.0).abs() < 1e-6, "{known:?}");
-        assert!(known.off.is_some_and(|off| off > 600.0), "of three slices little is known: {known:?}");
+        assert!(known.off.is_ok_and(|off| off > 600.0), "of three slices little is known: {known:?}");
         assert!((ledger.so_far(&none, 0.5).value - 3550.0).abs() < 1e-6);
-        let truth = Estimate { value: 110.0, off: Some(5.0) };
-        assert_eq!(error(100.0, truth), Some(0.15));
-        assert_eq!(error(10.0, truth), None, "a bound as large as the figure is none");
-        assert_eq!(error(0.0, truth), None);
-        assert_eq!(error(0.0, Estimate { value: 0.0, off: Some(0.0) }), None);
-        assert_eq!(error(100.0, Estimate { off: None, ..truth }), None);
+        let truth = Estimate { value: 110.0, off: Ok(5.0) };
+        assert_eq!(error(100.0, truth, 0.0), Ok(0.15));
+        assert_eq!(error(100.0, truth, 2.0), Ok(0.17));
+        assert_eq!(error(10.0, truth, 0.0), Err(Unbounded::Wide), "a bound as large as the figure is none");
+        assert_eq!(error(0.0, truth, 0.0), Err(Unbounded::Wide));
+        assert_eq!(error(0.0, Estimate { value: 0.0, off: Ok(0.0) }, 0.0), Err(Unbounded::Wide));
+        let unknown = Estimate { off: Err(Unbounded::Few), ..truth };
+        assert_eq!(error(100.0, unknown, 0.0), Err(Unbounded::Few));
     }
 
     #[test]
     fn wild_slices_give_no_bound_and_no_panic() {
         let mut ledger = Ledger::default();
         assert_eq!((ledger.pace(), ledger.beside()), (None, None));
-        let nothing = Estimate { value: 0.0, off: Some(0.0) };
+        let nothing = Estimate { value: 0.0, off: Ok(0.0) };
         assert_eq!(ledger.of_posts(nothing), None);
         for slice in [
             Taken::default(),
@@ -343,16 +366,56 @@ mod tests {
             Taken { beside: 1.0, operations: 1.0, seconds: 1e-12, ..Taken::default() },
         ] {
             ledger.take(slice);
-            let pace = ledger.pace().expect("slices");
-            let correction = Correction::of_posts(&pace, ledger.beside().as_ref());
-            assert!(correction.most >= 1.0 && correction.doubt() < 4.0, "{correction:?}");
-            let told = ledger.so_far(&correction, 1.0);
-            assert_eq!(error(1.0, told), None);
+            if let Some(pace) = ledger.pace() {
+                let correction = Correction::of_posts(&pace, ledger.beside().as_ref());
+                assert!(correction.most >= 1.0 && correction.doubt().unwrap_or(0.0) < 4.0, "{correction:?}");
+            }
+            let told = ledger.so_far(&Correction::unknown(0.0), 1.0);
+            assert!(error(1.0, told, 0.0).is_err(), "{told:?}");
         }
-        assert!(students_t(10) > students_t(11) && students_t(1000) < 1.97);
-        assert_eq!(
-            (Correction::unknown(f64::NAN).least, Correction::unknown(9.0).most),
-            (1.0, 1.0 / (1.0 - MOST_LOST))
-        );
+        let most = 1.0 / (1.0 - MOST_LOST);
+        assert_eq!((Correction::unknown(f64::NAN).most, Correction::unknown(9.0).most), (1.0, most));
+    }
+
+    #[test]
+    fn where_hits_take_nearly_all_the_time_there_is_no_bound_and_that_is_the_reason() {
+        let posts = slices(6e-8, 0.0, 1.4e-6, 10);
+        let correction = Correction::of_posts(&posts.pace().expect("slices"), None);
+        let told = posts.so_far(&correction, 0.0);
+        assert!(matches!(told.off, Err(Unbounded::Slowed(share)) if share > 0.95), "{told:?}");
+        // Completions of posts that were all seen are known all the same.
+        let seen = posts.of_posts(Estimate { value: 1e6, off: Ok(0.0) }).expect("an estimate");
+        assert_eq!(better(told, Some(seen)), seen);
+    }
+
+    #[test]
+    fn while_probes_are_put_in_place_all_may_be_done_or_nothing() {
+        let (mut still, mut held_up) = (Ledger::default(), Ledger::default());
+        for _ in 0..10 {
+            let slice = Taken { stands_for: 1.0, seconds: 0.1, operations: 100.0, ..Taken::default() };
+            still.take(slice);
+            held_up.take(Taken { held_up: 0.02, ..slice });
+        }
+        let none = Correction::unknown(0.0);
+        let (still, told) = (still.so_far(&none, 0.0), held_up.so_far(&none, 0.0));
+        let off = told.off.expect("a bound");
+        assert!((told.value + off - still.value).abs() < 1e-6, "one that makes up for it: {told:?}");
+        assert!((told.value - off - 0.98 * still.value).abs() < 1e-6, "one that does not: {told:?}");
+        assert_eq!(still.off, Ok(0.0));
+    }
+
+    #[test]
+    fn what_slices_that_stand_for_long_have_shown_decides_and_counts_as_fewer() {
+        let ledger = |times: [f64; 6]| {
+            let mut ledger = Ledger::default();
+            for (stands_for, operations) in times.into_iter().zip([90.0, 110.0, 95.0, 105.0, 100.0, 88.0]) {
+                ledger.take(Taken { stands_for, seconds: 0.1, operations, ..Taken::default() });
+            }
+            ledger.pace().expect("slices")
+        };
+        let (equal, unequal) = (ledger([1.0; 6]), ledger([0.1, 9.0, 0.1, 0.1, 1.0, 0.1]));
+        assert!(unequal.rate > 1080.0 && equal.rate < 1000.0, "{equal:?} {unequal:?}");
+        let (equal, unequal) = (equal.error.expect("a bound"), unequal.error.expect("a bound"));
+        assert!(unequal > 1.8 * equal, "{equal} {unequal}");
     }
 }

@@ -11,6 +11,7 @@ mod own_time;
 mod plan;
 mod process;
 mod slices;
+mod spread;
 mod watch;
 
 use std::collections::HashMap;
@@ -41,6 +42,8 @@ const SHORT_TICK: Duration = Duration::from_millis(5);
 const FIRST_TICK: Duration = Duration::from_millis(2);
 /// Where nothing has changed for a while, a look can wait for so many times as long: each costs some 50 µs of CPU time.
 const CALM: u32 = 4;
+/// Between two looks there is no more, but where they take too much of a processor.
+const LONGEST_TICK: Duration = TICK.saturating_mul(CALM);
 
 /// The governor of a recording.
 pub struct Governor {

@@ -14,10 +14,10 @@ use aya::maps::{Array, MapData};
 use probe_common::wire::{Slice, part};
 use serde::Serialize;
 
-use super::Told;
 use super::estimate::{self, Correction, Estimate, Pace};
 use super::plan::Allowed;
 use super::watch::{Change, Due, Watch};
+use super::{LONGEST_TICK, Told};
 use crate::attach::{Link, drop_links};
 use crate::collect::wire::PlainSlice;
 use crate::data_path::Costs;
@@ -36,6 +36,8 @@ pub struct SlicesTold {
     pub share: f64,
     /// Relative error bound of what is estimated; `None` where nothing bounds it yet.
     pub error: Option<f64>,
+    /// Why there is no error bound.
+    pub unbounded: Option<String>,
     /// Only ratios mean something.
     pub ratios: bool,
     /// How many times as long the program takes in a slice, where it does not wait.
@@ -175,12 +177,23 @@ impl Slices {
             self.posts_seen |= place == part::POSTS && self.parts[place].ledger().slices() > slices;
         }
         for place in 0..part::COUNT {
-            let error = estimate::error(self.parts[place].ledger().told(), self.truth(place, now));
+            let error = estimate::error(
+                self.parts[place].ledger().told(),
+                self.truth(place, now),
+                self.until_next_look(place),
+            );
             if let Some(told) = self.parts[place].told(now, costs.single_steps(place), error) {
                 self.told.tell(place, told);
             }
         }
         opened
+    }
+
+    /// What may be done of a part until the next look, where nobody sees it.
+    fn until_next_look(&self, place: usize) -> f64 {
+        let watch = &self.parts[place];
+        let rate = watch.ledger().pace().map_or(0.0, |pace| pace.rate);
+        if watch.is_always() { 0.0 } else { rate * LONGEST_TICK.as_secs_f64() }
     }
 
     /// True where something is watched all the time.
@@ -300,7 +313,8 @@ impl Slices {
         }
         // How many completions there are for each post does not depend on what piled up meanwhile.
         let by_posts = place == part::POLLS && polls.ledger().beside().is_some();
-        let took = if by_posts { Duration::ZERO } else { began.elapsed() };
+        let held_up = began.elapsed();
+        let took = if by_posts { Duration::ZERO } else { held_up };
         if place == part::POLLS {
             self.posts_seen = false;
             let outside = std::mem::take(&mut self.outside);
@@ -311,6 +325,7 @@ impl Slices {
                 self.alone.push_back(outside.posts / outside.seconds);
             }
         }
+        self.parts.iter_mut().for_each(|watch| watch.hold_up(held_up));
         let watch = &self.parts[place];
         let length = watch.next_length();
         let rate = watch.ledger().pace().map(|pace| pace.rate);

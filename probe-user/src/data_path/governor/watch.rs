@@ -8,6 +8,7 @@ use probe_common::wire::Slice;
 use super::estimate::{Correction, Estimate, Ledger, Taken};
 use super::plan::{self, Allowed, Next, SliceSeen};
 use super::slices::{SlicesTold, Spent};
+use super::spread::Unbounded;
 use crate::attach::Link;
 use crate::collect::clock::now_ns;
 use crate::data_path::group::Group;
@@ -88,6 +89,8 @@ pub struct Watch {
     arrears_ns: f64,
     /// Time watched.
     watched: Duration,
+    /// For how long probes were put in place since it was counted last.
+    held_up: Duration,
     /// Share of hits in the last slices.
     share: f64,
     length: Duration,
@@ -123,6 +126,7 @@ impl Default for Watch {
             debt_ns: 0.0,
             arrears_ns: 0.0,
             watched: Duration::ZERO,
+            held_up: Duration::ZERO,
             share: 0.0,
             length: Duration::from_millis(10),
             ledger: Ledger::default(),
@@ -195,7 +199,7 @@ impl Watch {
     /// All that was done until then, by this correction.
     pub fn so_far(&self, correction: &Correction, then: Instant) -> Estimate {
         if self.paused_ns.is_none() {
-            return Estimate { value: self.ledger.told(), off: Some(0.0) };
+            return Estimate { value: self.ledger.told(), off: Ok(0.0) };
         }
         let unseen = match (self.state, self.counted_until) {
             (State::Slice { .. } | State::Pause, Some(until)) => then.saturating_duration_since(until),
@@ -246,6 +250,7 @@ impl Watch {
                 self.ledger.take(Taken {
                     stands_for: (gap + counted).as_secs_f64(),
                     seconds: counted.as_secs_f64(),
+                    held_up: std::mem::take(&mut self.held_up).as_secs_f64(),
                     operations: self.seen.operations as f64 / weight.max(1) as f64,
                     beside: self.seen.beside as f64,
                     lost: paid.max(of_cpu),
@@ -284,8 +289,19 @@ impl Watch {
     /// What was paid while the probes were put in place, and done in the slice by now.
     pub fn opened(&mut self, spent: &Spent, allowed: &Allowed) {
         self.take_in(spent, allowed);
-        self.seen.operations += spent.operations;
-        self.seen.beside += spent.beside;
+        // Nothing of a slice is done before it counts: a call that was under way when the last one ended, and returns
+        // now, is of that one and counts for as much as it did.
+        if matches!(self.state, State::Slice { since, .. } if Instant::now() >= since) {
+            self.seen.operations += spent.operations;
+            self.seen.beside += spent.beside;
+        }
+    }
+
+    /// For so long probes were put in place: the program may have been held up.
+    pub fn hold_up(&mut self, time: Duration) {
+        if !self.is_always() {
+            self.held_up += time;
+        }
     }
 
     /// Decides after having seen something, with the probes in place until now.
@@ -387,7 +403,7 @@ impl Watch {
         self.seen = Spent::default();
         if std::mem::take(&mut self.for_good) {
             self.posts_at_return = posts;
-            self.ledger.pass(gap.as_secs_f64());
+            self.ledger.pass(gap.as_secs_f64(), std::mem::take(&mut self.held_up).as_secs_f64());
             self.state = State::Always { since };
             return Slice::default();
         }
@@ -404,14 +420,22 @@ impl Watch {
         }
     }
 
-    /// What is told of it, with this error bound; `None` as long as it was watched all the time.
-    pub fn told(&self, now: Instant, single_stepped: bool, error: Option<f64>) -> Option<SlicesTold> {
+    /// What is told of it, with this error bound or the reason why there is none; `None` as long as it was watched all
+    /// the time.
+    pub fn told(
+        &self,
+        now: Instant,
+        single_stepped: bool,
+        error: Result<f64, Unbounded>,
+    ) -> Option<SlicesTold> {
         let (began, since_ns) = (self.began?, self.paused_ns?);
+        let error = if self.several { Err(Unbounded::Shared) } else { error };
         let all = now.duration_since(began).as_secs_f64().max(1e-6);
         Some(SlicesTold {
             since_ns,
             share: (self.watched.as_secs_f64() / all).min(1.0),
-            error: error.filter(|_| !self.several),
+            error: error.ok(),
+            unbounded: error.err().map(|why| why.to_string()),
             ratios: single_stepped,
             slowdown: plan::slowdown(self.share),
             slices: self.number,
