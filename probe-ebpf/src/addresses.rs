@@ -2,6 +2,8 @@
 //!
 //! All of it is arithmetic without a branch: in a loop over many requests each branch would double the verifier's work.
 
+use crate::bounds::highest_bit;
+
 /// Where a kind of memory was used last.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -69,7 +71,7 @@ impl Told {
 #[inline(always)]
 pub fn is_zero(word: u64) -> u64 {
     // The highest bit tells; words here are addresses, lengths and differences of addresses, and have it clear.
-    word.wrapping_sub(1) >> 63
+    highest_bit(word.wrapping_sub(1))
 }
 
 /// Place of the highest bit, plus one.

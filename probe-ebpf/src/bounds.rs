@@ -19,3 +19,12 @@ pub fn opaque(mut number: u64) -> u64 {
     unsafe { asm!("{0} += 0", inout(reg) number, options(pure, nomem, nostack)) };
     number
 }
+
+/// The highest bit of a number, 0 or 1. The compiler would make a branch of it, and the verifier follow both ways by
+/// themselves.
+#[inline(always)]
+pub fn highest_bit(mut number: u64) -> u64 {
+    // SAFETY: arithmetic on a register.
+    unsafe { asm!("{0} >>= 63", inout(reg) number, options(pure, nomem, nostack)) };
+    number
+}

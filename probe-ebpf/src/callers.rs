@@ -15,28 +15,27 @@ const MAX_FRAME_BYTES: u64 = 1 << 20;
 /// `frame_pointer`; `sp` bounds the chain from below.
 #[inline(always)]
 pub fn walk(into: &mut [u64; STACK_FRAMES], return_address: u64, mut frame_pointer: u64, sp: u64) {
+    // SAFETY: as long as said.
+    unsafe { user::clear::<STACK_FRAMES>(into.as_mut_ptr()) };
+    into[0] = return_address;
     let mut below = sp;
-    let mut next = return_address;
-    let mut i = 0;
+    let mut i = 1;
+    // Left where the chain breaks: gone on with, each place where it may would double the verifier's work.
     while i < STACK_FRAMES {
-        into[i] = next;
-        next = 0;
         // What a frame pointer points to: the caller's own one, and the caller's return address.
-        let mut frame = [0u64; 2];
         let plausible = frame_pointer > below
             && frame_pointer.wrapping_sub(below) < MAX_FRAME_BYTES
             && frame_pointer & 7 == 0;
-        if plausible && user::fill(&mut frame, frame_pointer) {
-            below = frame_pointer;
-            frame_pointer = frame[0];
-            // A function that is itself watched by a return probe returns to the kernel's trampoline; its caller is
-            // not to be had here, but the callers behind are.
-            next = frame[1];
-        } else {
-            frame_pointer = 0;
+        if !plausible {
+            break;
         }
-        if arch::is_return_trampoline(next) {
-            next = 0;
+        let Some(frame) = user::read::<[u64; 2]>(frame_pointer) else { break };
+        below = frame_pointer;
+        frame_pointer = frame[0];
+        // A function that is itself watched by a return probe returns to the kernel's trampoline; its caller is not to be
+        // had here, but the callers behind are.
+        if !arch::is_return_trampoline(frame[1]) {
+            into[i] = frame[1];
         }
         i += 1;
     }

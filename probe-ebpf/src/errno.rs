@@ -7,7 +7,7 @@
 use crate::arch;
 use crate::maps::{SITES, offset};
 use crate::subject::current_task;
-use crate::user::{fill, half, kernel, word};
+use crate::user::{half, kernel, read, word};
 
 /// The calling thread's errno, for a function of the given site that was entered at `entry`.
 #[inline(always)]
@@ -19,10 +19,7 @@ pub fn of_thread(site: u16, entry: u64) -> Option<i32> {
     }
     let base = entry.wrapping_sub(site.entry_vaddr);
     let function = word(base.wrapping_add(site.errno_slot_vaddr))?;
-    let mut code = [0u8; 16];
-    if !fill(&mut code, function) {
-        return None;
-    }
+    let code = read::<[u8; 16]>(function)?;
     let distance = word(arch::errno_slot(function, &code)?)?;
     let thread_pointer = kernel::<u64>(current_task().wrapping_add(fsbase_offset))?;
     let errno = half(thread_pointer.wrapping_add(distance))? as i32;

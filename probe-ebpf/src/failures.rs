@@ -17,7 +17,7 @@ use probe_common::under_way::Class;
 use probe_common::verbs::{RecvWr, SendWr, Sge, WrStart, is_atomic};
 use probe_common::wire::Loss;
 
-use crate::data::Thread;
+use crate::data::{self, Thread};
 use crate::subject::Subject;
 use crate::under_way;
 use crate::user::{clear, half, read, word};
@@ -91,8 +91,10 @@ fn room(thread: *mut Thread) -> *mut Request {
 }
 
 /// A completion entry with an error.
+#[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Completion {
+    pub kind: Kind,
     pub wr_id: u64,
     pub vendor_err: u32,
     /// When it was found.
@@ -101,7 +103,22 @@ pub struct Completion {
 
 /// Counts a completion entry with an error. The number of its queue pair is 0 where that is not known.
 #[inline(always)]
-pub fn completed(subject: Subject, thread: *mut Thread, kind: Kind, entry: Completion) {
+pub fn completed(subject: Subject, thread: *mut Thread, entry: Completion) {
+    // SAFETY: this thread's own memory.
+    unsafe { (*thread).completion = entry };
+    completion_failed(subject.pid_tgid, subject.start_ns);
+}
+
+/// Counts the one in the thread's memory. Verified by itself, as a walk is. The memory is looked up again: what a table
+/// takes in must come from a table, for Linux 6.1, and an argument does not.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn completion_failed(pid_tgid: u64, start_ns: u64) -> u32 {
+    let subject = Subject { pid_tgid, start_ns };
+    let Some(thread) = data::thread(subject, false) else { return 0 };
+    // SAFETY: this thread's own memory.
+    let entry = unsafe { &(*thread).completion };
+    let kind = entry.kind;
     let key = kind.key(subject);
     let every = kind.weight == 1 && kind.number != 0;
     let ring = if every { under_way::of(subject, kind.number) } else { None };
@@ -126,6 +143,7 @@ pub fn completed(subject: Subject, thread: *mut Thread, kind: Kind, entry: Compl
     if let Some(ring) = ring {
         under_way::failed(ring, entry.wr_id);
     }
+    0
 }
 
 /// A post that was refused.
@@ -176,24 +194,19 @@ pub fn refused(subject: Subject, thread: Option<*mut Thread>, refusal: Refusal) 
         count::lose(Loss::Uncounted);
         return;
     };
-    let mut context = Context { subject, thread };
-    // SAFETY: this thread's own memory; the callback gets a pointer to the context, which outlives the call.
-    unsafe {
-        (*thread).refusal = refusal;
-        // A loop of one: the stack of a program that walks has no room for this, too.
-        bpf_loop(1, refused_one as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
-    }
+    // SAFETY: this thread's own memory.
+    unsafe { (*thread).refusal = refusal };
+    post_refused(subject.pid_tgid, subject.start_ns);
 }
 
-struct Context {
-    subject: Subject,
-    thread: *mut Thread,
-}
-
-extern "C" fn refused_one(_index: u32, context: *mut Context) -> i64 {
-    // SAFETY: what `refused` passed to bpf_loop; this thread's own memory.
-    let (subject, thread, refusal) =
-        unsafe { ((*context).subject, (*context).thread, &(*(*context).thread).refusal) };
+/// Counts the one in the thread's memory; see [`completion_failed`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn post_refused(pid_tgid: u64, start_ns: u64) -> u32 {
+    let subject = Subject { pid_tgid, start_ns };
+    let Some(thread) = data::thread(subject, false) else { return 0 };
+    // SAFETY: this thread's own memory.
+    let refusal = unsafe { &(*thread).refusal };
     let kind = refusal.kind;
     let key = kind.key(subject);
     if again(&key, kind.weight) {

@@ -84,6 +84,8 @@ const _: () = assert!(MAX_DEPTH == 8, "`ThreadStack::frame` masks with 7");
 pub struct ThreadStack {
     /// Frames in use.
     pub depth: u64,
+    /// Flags of the frame that is being made.
+    pub flags: u32,
     /// The frames.
     pub frames: [Frame; MAX_DEPTH],
 }
@@ -116,10 +118,25 @@ impl ThreadStack {
         }
     }
 
+    /// How many frames are in use. Always read anew: what the verifier knows of a number it takes along for each number
+    /// there may be, and of what is read from a table it knows nothing.
+    #[inline(always)]
+    pub unsafe fn depth(this: *mut Self) -> u64 {
+        // SAFETY: the caller's.
+        unsafe { (&raw const (*this).depth).read_volatile() }
+    }
+
+    /// Keeps so many frames.
+    #[inline(always)]
+    pub unsafe fn set_depth(this: *mut Self, depth: u64) {
+        // SAFETY: the caller's.
+        unsafe { (&raw mut (*this).depth).write_volatile(depth) };
+    }
+
     /// Drops frames whose functions are no more, seen from an entry at `sp`.
     #[inline(always)]
     pub unsafe fn prune_at_entry(this: *mut Self, sp: u64, cookie: Cookie, side: Side) {
-        let mut depth = unsafe { (*this).depth };
+        let depth = unsafe { Self::depth(this) };
         // None of these functions calls itself: where one is entered, an earlier entry of it has been left by another
         // way. What it left on the stack may still look whole, in a variable that was never written.
         let mut i = 0;
@@ -129,11 +146,12 @@ impl ThreadStack {
             }
             let frame = unsafe { &*Self::frame(this, i) };
             if frame.cookie == cookie.0 && cookie.site() != 0 {
-                depth = i;
+                unsafe { Self::set_depth(this, i) };
                 break;
             }
             i += 1;
         }
+        let mut depth = unsafe { Self::depth(this) };
         let mut i = 0;
         while i < MAX_DEPTH {
             if depth == 0 || depth > MAX_DEPTH as u64 {
@@ -155,13 +173,13 @@ impl ThreadStack {
             depth -= 1;
             i += 1;
         }
-        unsafe { (*this).depth = depth };
+        unsafe { Self::set_depth(this, depth) };
     }
 
     /// Drops frames above the one that now returns; true if that one is on top then.
     #[inline(always)]
     pub unsafe fn unwind_to(this: *mut Self, sp: u64, cookie: Cookie, side: Side) -> bool {
-        let mut depth = unsafe { (*this).depth };
+        let mut depth = unsafe { Self::depth(this) };
         let mut found = false;
         let mut i = 0;
         while i < MAX_DEPTH {
@@ -194,7 +212,7 @@ impl ThreadStack {
         }
         // A kernel return without a frame says nothing about the frames there are.
         if found || side == Side::User {
-            unsafe { (*this).depth = depth };
+            unsafe { Self::set_depth(this, depth) };
         }
         found
     }

@@ -15,7 +15,6 @@ use probe_common::wire::hits;
 
 use crate::addresses::is_zero;
 use crate::alone::Alone;
-use crate::bounds::opaque;
 use crate::data::{self, Awaited, Thread};
 use crate::failures::{self, Caller, Refusal};
 use crate::gap;
@@ -148,7 +147,7 @@ impl Told {
     #[inline(always)]
     fn is_of_one_kind(self) -> u64 {
         let opcodes = self.flags.opcodes() as u64;
-        opaque(is_zero(opcodes & opcodes.wrapping_sub(1)) & (1 - is_zero(opcodes)))
+        is_zero(opcodes & opcodes.wrapping_sub(1)) & (1 - is_zero(opcodes))
     }
 
     /// How many are not counted by opcode, where `walked` are looked at.
@@ -340,23 +339,12 @@ fn runs_at_least(counters: *mut ObjectCounters, n: u64, signalled: u64) {
     }
 }
 
-/// Place of the only bit; this target has no instruction for it.
+/// Place of the only bit; this target has no instruction for it. Without a branch: the verifier would follow each place
+/// there may be by itself.
 #[inline(always)]
 fn lowest_bit(word: u16) -> u64 {
-    let mut n = 0;
-    if word & 0xff00 != 0 {
-        n += 8;
-    }
-    if word & 0xf0f0 != 0 {
-        n += 4;
-    }
-    if word & 0xcccc != 0 {
-        n += 2;
-    }
-    if word & 0xaaaa != 0 {
-        n += 1;
-    }
-    n
+    let is_in = |half: u16| 1 - is_zero((word & half) as u64);
+    is_in(0xff00) << 3 | is_in(0xf0f0) << 2 | is_in(0xcccc) << 1 | is_in(0xaaaa)
 }
 
 /// Entry of `post_send(qp, wr, bad_wr)`.

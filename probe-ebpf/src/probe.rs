@@ -54,7 +54,7 @@ pub fn enter(ctx: &ProbeContext, side: Side) {
         if cookie.call() != 0 && flags & NESTED == 0 {
             count_entry(subject, cookie.call());
         }
-        let depth = (*stack).depth;
+        let depth = ThreadStack::depth(stack);
         if depth >= MAX_DEPTH as u64 {
             if cookie.call() != 0 && flags & NESTED == 0 {
                 count::lose(Loss::Unpaired);
@@ -69,9 +69,9 @@ pub fn enter(ctx: &ProbeContext, side: Side) {
         frame.flags = flags;
         frame.inner_errno = 0;
         frame.parts_seen = 0;
-        frame.part_ns = [0; PARTS];
+        user::clear::<PARTS>(frame.part_ns.as_mut_ptr());
         frame.page_faults = 0;
-        frame.payload = [0; PAYLOAD_WORDS];
+        user::clear::<PAYLOAD_WORDS>(frame.payload.as_mut_ptr());
         frame.args = [
             ctx.arg(0).unwrap_or(0),
             ctx.arg(1).unwrap_or(0),
@@ -93,7 +93,7 @@ pub fn enter(ctx: &ProbeContext, side: Side) {
             frame.page_faults = faults;
             frame.flags |= FAULTS_KNOWN;
         }
-        (*stack).depth = depth + 1;
+        ThreadStack::set_depth(stack, depth + 1);
         // Last, so that the time spent above is not the call's.
         frame.entered_ns = bpf_ktime_get_ns();
     }
@@ -127,12 +127,12 @@ fn left(sp: u64, frame_pointer: u64, cookie: Cookie, value: u64, side: Side) {
     // SAFETY: as in `enter`.
     unsafe {
         if ThreadStack::unwind_to(stack, sp, cookie, side) {
-            let depth = (*stack).depth.wrapping_sub(1);
-            (*stack).depth = depth;
+            let depth = ThreadStack::depth(stack).wrapping_sub(1);
+            ThreadStack::set_depth(stack, depth);
             let frame = &mut *ThreadStack::frame(stack, depth);
             finish(subject, stack, depth, frame, frame_pointer, value, now);
         }
-        if (*stack).depth == 0 {
+        if ThreadStack::depth(stack) == 0 {
             let _ = crate::maps::STACKS.remove(&subject.pid_tgid);
         }
     }
@@ -149,8 +149,11 @@ fn count_entry(subject: Subject, call: u8) {
 /// What the frames below say of a new one: is it part of a call already counted, is it inside a registration?
 #[inline(always)]
 unsafe fn outer_flags(stack: *mut ThreadStack, cookie: Cookie, side: Side) -> u32 {
-    let mut flags = if side == Side::Kernel { KERNEL } else { 0 };
-    let depth = unsafe { (*stack).depth };
+    // In the thread's memory: in a register, the verifier would follow each sum of them there may be by itself.
+    let flags = unsafe { &raw mut (*stack).flags };
+    let set = |flag: u32| unsafe { flags.write_volatile(flags.read_volatile() | flag) };
+    unsafe { flags.write_volatile(if side == Side::Kernel { KERNEL } else { 0 }) };
+    let depth = unsafe { ThreadStack::depth(stack) };
     let mut i = 0u64;
     while i < MAX_DEPTH as u64 {
         if i >= depth {
@@ -159,21 +162,21 @@ unsafe fn outer_flags(stack: *mut ThreadStack, cookie: Cookie, side: Side) -> u3
         let outer = unsafe { &*ThreadStack::frame(stack, i) };
         let call = Cookie(outer.cookie).call();
         if outer.flags & KERNEL == 0 {
-            flags |= IN_LIBRARY;
+            set(IN_LIBRARY);
         }
         if call != 0 && call == cookie.call() {
-            flags |= NESTED;
+            set(NESTED);
         }
         if call == CallId::RegMr as u8
             || call == CallId::RegDmabufMr as u8
             || call == CallId::ReregMr as u8
             || call == CallId::KernelRegMr as u8
         {
-            flags |= IN_REGISTRATION;
+            set(IN_REGISTRATION);
         }
         i += 1;
     }
-    flags
+    unsafe { flags.read_volatile() }
 }
 
 #[inline(always)]
@@ -211,7 +214,7 @@ unsafe fn finish(
     if let Some(faults) = pin_faults {
         frame.page_faults = faults;
     }
-    let bytes = family::leave(cookie, frame, value, failed);
+    let bytes = family::leave(frame, value, failed);
     if cookie.call() == CallId::CreateQp as u8 && !failed {
         // See the payload of `family::queues`.
         let granted = Granted {

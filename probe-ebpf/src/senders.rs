@@ -159,6 +159,23 @@ extern "C" fn take(index: u32, taking: *mut Number) -> i64 {
 /// complete into the queue too, a number that no request in turn has is taken for that of a receive.
 #[inline(always)]
 pub fn whose(subject: Subject, counters: *mut ObjectCounters, cq: u64, wr_id: u64) -> u32 {
+    sender_of(counters, subject.pid_tgid, subject.start_ns, cq, wr_id)
+}
+
+/// The same, verified by itself; see [`crate::walk`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn sender_of(
+    counters: *mut ObjectCounters,
+    pid_tgid: u64,
+    start_ns: u64,
+    cq: u64,
+    wr_id: u64,
+) -> u32 {
+    if counters.is_null() {
+        return 0;
+    }
+    let subject = Subject { pid_tgid, start_ns };
     let Some(senders) = SENDERS.get_ptr_mut(&key(subject, cq)) else { return 0 };
     let mut sought =
         Sought { senders: senders.cast(), subject, wr_id, number: 0, one: 0, rings: 0, t_ns: u64::MAX };

@@ -14,7 +14,7 @@ use probe_common::under_way::{Class, Ring};
 use probe_common::verbs::{SendWr, Sge, WrStart, is_atomic};
 
 use crate::addresses::{Steps, Told, is_zero, size_class};
-use crate::bounds::{bounded, opaque};
+use crate::bounds::{bounded, highest_bit, opaque};
 use crate::data::{self, AT_ONCE, Thread};
 use crate::under_way::{self, keys};
 use crate::user::{clear, read};
@@ -64,6 +64,8 @@ pub struct Walk {
     at: u64,
     /// Work requests still to be looked at.
     left: u64,
+    /// 1 where there are more behind those.
+    is_longer: u64,
     /// Opcode, and size class from bit 8 on, of those in `of_class`.
     class: u64,
     /// The list being read one by one.
@@ -134,7 +136,7 @@ impl Kind {
     #[inline(always)]
     pub fn could_inline(self, max_inline: u64) -> u64 {
         // 1 where the bytes are at most those that go inline: else the difference is negative.
-        let fits = 1 - (max_inline.wrapping_sub(self.bytes) >> 63);
+        let fits = 1 - highest_bit(max_inline.wrapping_sub(self.bytes));
         let inline = (self.flags / INLINE & 1) as u64;
         fits & (1 - inline) & GO_INLINE >> self.opcode & 1
     }
@@ -246,7 +248,7 @@ pub fn over(
     ring: *mut Ring,
     chain: &Chain,
 ) -> &'static mut Walk {
-    let mut context = Context { thread, ring: ring.cast(), counters: counters.cast() };
+    let context = Context { thread, ring: ring.cast(), counters: counters.cast() };
     let walk = context.walk();
     // SAFETY: this thread's own memory, and live map values.
     unsafe {
@@ -264,9 +266,27 @@ pub fn over(
     walk.class = 0;
     walk.at = chain.first;
     walk.left = if chain.most < MOST { chain.most } else { MOST };
+    walk.is_longer = (chain.most > MOST) as u64;
+    walk_chain(thread, ring, counters);
+    context.walk()
+}
+
+/// Walks the chain that the walk in the thread's memory is at. Returns 0.
+///
+/// A function that the kernel verifies by itself, from its arguments alone and once for each program: as a part of its
+/// callers it would be verified for each state that they come to it in, and that is what most of the time went to that
+/// attaching takes. The kernel takes the arguments for pointers that may be null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_chain(thread: *mut Thread, ring: *mut Ring, counters: *mut ObjectCounters) -> u32 {
+    if thread.is_null() || ring.is_null() || counters.is_null() {
+        return 0;
+    }
+    let mut context = Context { thread, ring: ring.cast(), counters: counters.cast() };
+    let first_left = context.walk().left;
     // Most chains are of one: that needs no loop.
-    if chain.first != 0 && chain.most != 0 && first_alone(&context) {
-        if context.walk().at != 0 && chain.most > 1 {
+    if first_left != 0 && context.walk().at != 0 && first_alone(&context) {
+        if context.walk().at != 0 && context.walk().left != 0 {
             // SAFETY: the callback gets a pointer to the context, which outlives the call.
             unsafe {
                 bpf_loop(ROUNDS, round as *mut c_void, (&raw mut context).cast::<c_void>(), 0);
@@ -275,10 +295,10 @@ pub fn over(
     }
     let walk = context.walk();
     walk.flush(counters);
-    if walk.at != 0 && (walk.left != 0 || chain.most > MOST) {
+    if walk.at != 0 && (walk.left != 0 || walk.is_longer != 0) {
         walk.sums.cut = 1;
     }
-    walk
+    0
 }
 
 /// One round: work requests of one kind that lie side by side, or one.

@@ -50,7 +50,20 @@ pub fn destroys(cookie: Cookie) -> Option<u32> {
 
 /// Reads what can be read after the call; returns the bytes it was about, 0 where that means nothing.
 #[inline(always)]
-pub fn leave(cookie: Cookie, frame: &mut Frame, value: u64, failed: bool) -> u64 {
+pub fn leave(frame: *mut Frame, value: u64, failed: bool) -> u64 {
+    family_leave(frame, value, u64::from(failed))
+}
+
+/// The same, verified by itself; see [`crate::walk`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn family_leave(frame: *mut Frame, value: u64, failed: u64) -> u64 {
+    if frame.is_null() {
+        return 0;
+    }
+    // SAFETY: the frame is this thread's own.
+    let frame = unsafe { &mut *frame };
+    let (cookie, failed) = (Cookie(frame.cookie), failed != 0);
     let layout = cookie.layout();
     if layout >= Layout::RegMr as u8 && layout <= Layout::DeregMr as u8 {
         return registration::leave(layout, frame, value, failed);

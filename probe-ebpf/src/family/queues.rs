@@ -11,7 +11,7 @@
 use probe_common::Layout;
 
 use crate::frames::Frame;
-use crate::user::{fill, half, word};
+use crate::user::{half, read, word};
 
 /// Before `ibv_destroy_qp`, which frees the object.
 #[inline(always)]
@@ -30,20 +30,18 @@ pub fn leave_create_qp(layout: u8, frame: &mut Frame, value: u64, failed: bool) 
     } else {
         (args[1], args[2])
     };
-    let mut init = [0u64; 8];
-    if attr != 0 {
-        fill(&mut init, attr);
-    }
     frame.payload[0] = qp;
-    frame.payload[3] = init[1];
-    frame.payload[4] = init[2];
-    frame.payload[5] = init[3];
-    // cap: max_send_wr, max_recv_wr | max_send_sge, max_recv_sge | max_inline_data, then qp_type | sq_sig_all.
-    frame.payload[6] = init[4];
-    frame.payload[7] = init[5];
-    let sq_sig_all = (init[7] as u32 != 0) as u64;
-    frame.payload[8] = (init[6] & 0xffff_ffff) | sq_sig_all << 32;
-    frame.payload[2] = init[6] & 0xffff_ffff_0000_0000;
+    if let Some(init) = read::<[u64; 8]>(attr) {
+        frame.payload[3] = init[1];
+        frame.payload[4] = init[2];
+        frame.payload[5] = init[3];
+        // cap: max_send_wr, max_recv_wr | max_send_sge, max_recv_sge | max_inline_data, then qp_type | sq_sig_all.
+        frame.payload[6] = init[4];
+        frame.payload[7] = init[5];
+        let sq_sig_all = (init[7] as u32 != 0) as u64;
+        frame.payload[8] = (init[6] & 0xffff_ffff) | sq_sig_all << 32;
+        frame.payload[2] = init[6] & 0xffff_ffff_0000_0000;
+    }
     if layout != Layout::CmdCreateQpEx as u8 && layout != Layout::CreateQpEx as u8 {
         frame.payload[1] = args[0];
     }
