@@ -18,7 +18,7 @@ use probe_common::wire::Loss;
 
 use crate::bounds::bounded;
 use crate::count;
-use crate::failures::{Completion, Refusal};
+use crate::failures::{Completion, Kind, Refusal};
 use crate::gap;
 use crate::hot;
 use crate::poll::Reading;
@@ -103,7 +103,8 @@ pub struct Thread {
     pub failed: Failed,
     pub sought: under_way::Sought,
     pub refusal: Refusal,
-    pub completion: Completion,
+    /// A completion entry with an error, on its way to be counted.
+    pub completion: (Kind, Completion),
 }
 
 /// The key of an object that lives.

@@ -91,10 +91,8 @@ fn room(thread: *mut Thread) -> *mut Request {
 }
 
 /// A completion entry with an error.
-#[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Completion {
-    pub kind: Kind,
     pub wr_id: u64,
     pub vendor_err: u32,
     /// When it was found.
@@ -103,22 +101,21 @@ pub struct Completion {
 
 /// Counts a completion entry with an error. The number of its queue pair is 0 where that is not known.
 #[inline(always)]
-pub fn completed(subject: Subject, thread: *mut Thread, entry: Completion) {
+pub fn completed(subject: Subject, thread: *mut Thread, kind: Kind, entry: Completion) {
     // SAFETY: this thread's own memory.
-    unsafe { (*thread).completion = entry };
+    unsafe { (*thread).completion = (kind, entry) };
     completion_failed(subject.pid_tgid, subject.start_ns);
 }
 
-/// Counts the one in the thread's memory. Verified by itself, as a walk is. The memory is looked up again: what a table
-/// takes in must come from a table, for Linux 6.1, and an argument does not.
+/// Counts the one in the thread's memory, verified by itself (see the crate). The memory is looked up again: Linux 6.1 lets
+/// a table take in what comes from a table, not what an argument points to.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn completion_failed(pid_tgid: u64, start_ns: u64) -> u32 {
     let subject = Subject { pid_tgid, start_ns };
     let Some(thread) = data::thread(subject, false) else { return 0 };
     // SAFETY: this thread's own memory.
-    let entry = unsafe { &(*thread).completion };
-    let kind = entry.kind;
+    let (kind, entry) = unsafe { (*thread).completion };
     let key = kind.key(subject);
     let every = kind.weight == 1 && kind.number != 0;
     let ring = if every { under_way::of(subject, kind.number) } else { None };

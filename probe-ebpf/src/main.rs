@@ -4,6 +4,11 @@
 //! registration it times) travels in the cookie of its attachment, so that a new hook is a row of a table in user
 //! space. Entries count and remember; returns measure, digest and report. The programs know nothing of output formats.
 //!
+//! Functions that are exported ([`walk`], [`failures`], [`senders`], [`family`]) are verified by the kernel by themselves, from
+//! their arguments alone and once for each program. Others are verified as a part of their callers, once for each state
+//! that these come to them in; nearly all the time until probes are in place goes to that, so what is long lies behind such
+//! a function. The kernel has their pointers for ones that may be null, and makes nothing of what they return.
+//!
 //! Uprobe programs run preemptibly, so nothing here keeps scratch data per CPU: a thread's frames are its own, and
 //! counters are added to atomically.
 #![no_std]

@@ -227,7 +227,7 @@ fn another(
     if status != 0 {
         let number = if number != 0 { number } else { senders::whose(subject, counters, call.object, wr_id) };
         let what = (status, number, call.weight);
-        let entry = Found { wr_id, vendor_err: 0, now };
+        let entry = Completion { wr_id, vendor_err: 0, now };
         count_error(subject, thread, source::FUNCTION, counters, what, entry);
         return;
     }
@@ -283,14 +283,6 @@ fn most(counters: *mut ObjectCounters, n: u64) {
     }
 }
 
-/// What a completion entry with an error says of itself.
-struct Found {
-    wr_id: u64,
-    vendor_err: u32,
-    /// When it was found.
-    now: u64,
-}
-
 /// Counts a completion entry with an error: its status, the number of its queue pair (0 where that is not known), and how
 /// many it stands for.
 #[inline(always)]
@@ -300,15 +292,14 @@ fn count_error(
     by: u16,
     counters: *mut ObjectCounters,
     (status, number, weight): (u32, u32, u64),
-    entry: Found,
+    entry: Completion,
 ) {
     let last = cq::STATUS_COUNT as u32 - 1;
     let place = if status > last { last } else { status };
     data::add(counters, cq::STATUSES + place as usize, weight);
     data::add(counters, cq::CQE_ERRORS, weight);
     let kind = failures::Kind { by, number, what: what::CQE, code: status, weight };
-    let Found { wr_id, vendor_err, now } = entry;
-    failures::completed(subject, thread, Completion { kind, vendor_err, wr_id, now });
+    failures::completed(subject, thread, kind, entry);
 }
 
 #[inline(always)]
@@ -462,7 +453,8 @@ extern "C" fn failed_entry(index: u32, context: *mut Context) -> i64 {
         }
         let reading = &(*thread).reading;
         let counters = context.counters.cast::<ObjectCounters>();
-        let failed = Found { wr_id: entry.wr_id, vendor_err: entry.vendor_err, now: reading.found(entry) };
+        let failed =
+            Completion { wr_id: entry.wr_id, vendor_err: entry.vendor_err, now: reading.found(entry) };
         let what = (entry.status, whose(context, entry), reading.weight);
         count_error(context.subject, thread, reading.by as u16, counters, what, failed);
     }

@@ -162,7 +162,7 @@ pub fn whose(subject: Subject, counters: *mut ObjectCounters, cq: u64, wr_id: u6
     sender_of(counters, subject.pid_tgid, subject.start_ns, cq, wr_id)
 }
 
-/// The same, verified by itself; see [`crate::walk`].
+/// The same, verified by itself (see the crate).
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn sender_of(

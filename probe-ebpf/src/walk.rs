@@ -271,11 +271,7 @@ pub fn over(
     context.walk()
 }
 
-/// Walks the chain that the walk in the thread's memory is at. Returns 0.
-///
-/// A function that the kernel verifies by itself, from its arguments alone and once for each program: as a part of its
-/// callers it would be verified for each state that they come to it in, and that is what most of the time went to that
-/// attaching takes. The kernel takes the arguments for pointers that may be null.
+/// Walks the chain that the walk in the thread's memory begins with, verified by itself (see the crate).
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn walk_chain(thread: *mut Thread, ring: *mut Ring, counters: *mut ObjectCounters) -> u32 {
@@ -283,9 +279,9 @@ extern "C" fn walk_chain(thread: *mut Thread, ring: *mut Ring, counters: *mut Ob
         return 0;
     }
     let mut context = Context { thread, ring: ring.cast(), counters: counters.cast() };
-    let first_left = context.walk().left;
+    let is_empty = context.walk().at == 0 || context.walk().left == 0;
     // Most chains are of one: that needs no loop.
-    if first_left != 0 && context.walk().at != 0 && first_alone(&context) {
+    if !is_empty && first_alone(&context) {
         if context.walk().at != 0 && context.walk().left != 0 {
             // SAFETY: the callback gets a pointer to the context, which outlives the call.
             unsafe {

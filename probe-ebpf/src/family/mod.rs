@@ -54,7 +54,7 @@ pub fn leave(frame: *mut Frame, value: u64, failed: bool) -> u64 {
     family_leave(frame, value, u64::from(failed))
 }
 
-/// The same, verified by itself; see [`crate::walk`].
+/// The same, verified by itself (see the crate).
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn family_leave(frame: *mut Frame, value: u64, failed: u64) -> u64 {

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -149,7 +150,7 @@ pub fn find(pid: u32, confirmed: Option<&BTreeSet<u32>>, budget: &Budget) -> Res
     let mut memory = Process::open(pid).map_err(failed)?;
     let found = search::search(&mut memory, &regions, &Links(pid), confirmed, budget).map_err(failed)?;
     let places = |functions: BTreeMap<Role, u64>| {
-        functions.into_iter().filter_map(|(role, at)| Some((role, place(pid, &regions, at)?))).collect()
+        functions.into_iter().filter_map(|(role, at)| Some((role, of_provider(pid, &regions, at)?))).collect()
     };
     let contexts = found.contexts.into_iter().map(|c| Context {
         address: c.address,
@@ -191,6 +192,16 @@ fn place(pid: u32, regions: &Regions, address: u64) -> Option<Place> {
     Some(Place { file: region.file(pid), offset })
 }
 
+/// The same of a function of a provider. Those of libibverbs itself do nothing but say that there is no such operation:
+/// they stand in a context for what its provider does not have, and for all of it until the provider has filled it in.
+fn of_provider(pid: u32, regions: &Regions, address: u64) -> Option<Place> {
+    place(pid, regions, address).filter(|place| !is_libibverbs(&place.file.path))
+}
+
+fn is_libibverbs(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("libibverbs.so"))
+}
+
 /// The place in a file of code at an address of a process; `None` where there is none.
 pub fn code_at(pid: u32, address: u64) -> Option<Place> {
     let maps = File::open(format!("/proc/{pid}/maps")).ok()?;
@@ -212,7 +223,7 @@ pub struct Site {
     /// What it does.
     pub role: Role,
     /// Path of its file, in the process's mount namespace.
-    pub path: std::path::PathBuf,
+    pub path: PathBuf,
     /// Offset of its entry in the file.
     pub file_offset: u64,
     /// Device and inode number of the file, where it could be opened.
@@ -235,7 +246,7 @@ pub fn places(found: &Found, kernel: &Kernel) -> Vec<(Site, MappedFile)> {
     let of_contexts = found.contexts.iter().map(|c| &c.functions);
     let of_objects = found.qps.iter().map(|q| &q.functions).chain(found.cqs.iter().map(|c| &c.functions));
     let mut beginnings = Beginnings::default();
-    let mut all: BTreeMap<(Role, u64, &std::path::Path), (&MappedFile, Begins)> = BTreeMap::new();
+    let mut all: BTreeMap<(Role, u64, &Path), (&MappedFile, Begins)> = BTreeMap::new();
     for functions in of_contexts.chain(of_objects) {
         let begins = beginnings.of_all(functions.values());
         for (role, place) in functions {
@@ -305,6 +316,19 @@ mod tests {
         let found = find(std::process::id(), None, &Budget::default()).unwrap();
         assert!(found.contexts.is_empty() && found.qps.is_empty() && found.cqs.is_empty());
         assert!(found.bytes_read > 0);
+    }
+
+    #[test]
+    fn functions_of_libibverbs_itself_are_no_provider_s() {
+        for (path, is_its) in [
+            ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0", true),
+            ("/opt/own/libibverbs.so.1", true),
+            ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", false),
+            ("/usr/lib/libmlx5.so.1", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_libibverbs(Path::new(path)), is_its, "{path}");
+        }
     }
 
     #[test]
