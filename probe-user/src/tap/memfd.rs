@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
@@ -79,7 +79,7 @@ impl Drop for Mapped {
     }
 }
 
-/// The file of that name which belongs to a process; `None` when it has none. `fits` says whether a file can have that
+/// The file of that name which belongs to a process; `None` when it has none, or none that is ready. `fits` says whether a file can have that
 /// many bytes, `check` whether it is of this version, and the id of the process that writes it.
 ///
 /// # Errors
@@ -99,6 +99,9 @@ pub fn find(
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(e) => return Err(TapError::Process(pid, e)),
         };
+        if !is_begun(&file).map_err(|e| TapError::Map(pid, e))? {
+            continue;
+        }
         let mapped = Mapped::new(pid, file, &fits);
         match mapped.and_then(|mapped| match check(&mapped) {
             Ok(writer) => Ok((mapped, writer)),
@@ -111,6 +114,17 @@ pub fn find(
         }
     }
     wrong.map_or(Ok(None), Err)
+}
+
+/// Whether a file has its magic, with which both kinds begin and which is written last: from then on it has its size, is
+/// sealed and filled in. Before, it is nobody's yet, not another version's.
+fn is_begun(file: &File) -> io::Result<bool> {
+    let mut magic = [0; 8];
+    match file.read_exact_at(&mut magic, 0) {
+        Ok(()) => Ok(magic != [0; 8]),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// Files of that name among the descriptors, and among the mappings for a program that has closed all descriptors.
@@ -138,4 +152,61 @@ fn names(pid: u32) -> Result<Vec<u32>, TapError> {
     let mut names: Vec<u32> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
     names.push(pid);
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::fd::FromRawFd as _;
+
+    use super::*;
+
+    const BYTES: usize = 4096;
+
+    /// A file as the tap makes it, in the process that runs the tests.
+    fn made(name: &str) -> File {
+        let name = CString::new(name).expect("a name");
+        // SAFETY: a new descriptor, owned by nobody else.
+        unsafe {
+            let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            assert!(fd >= 0, "no memfd");
+            File::from_raw_fd(fd)
+        }
+    }
+
+    fn found(name: &str) -> Result<bool, TapError> {
+        let check = |mapped: &Mapped| {
+            // SAFETY: one byte of a file that has more.
+            let first: &std::sync::atomic::AtomicU8 = unsafe { mapped.start() };
+            let is_ours = first.load(std::sync::atomic::Ordering::Acquire) == 1;
+            if is_ours { Ok(std::process::id()) } else { Err("it is another version's") }
+        };
+        find(std::process::id(), name, |bytes| bytes == BYTES, check).map(|mapped| mapped.is_some())
+    }
+
+    #[test]
+    fn a_file_that_is_being_made_is_not_there_yet_at_any_stage() {
+        let name = "verbs-tap-test-being-made";
+        let file = made(name);
+        assert!(!found(name).expect("empty"));
+        file.set_len(BYTES as u64).expect("a length");
+        assert!(!found(name).expect("not sealed"));
+        // SAFETY: seals a file of this test.
+        let sealed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        assert_eq!(sealed, 0);
+        assert!(!found(name).expect("without its magic"));
+        file.write_all_at(&[1], 0).expect("its magic");
+        assert!(found(name).expect("ready"));
+    }
+
+    #[test]
+    fn a_file_of_another_version_or_size_is_named_as_such() {
+        let name = "verbs-tap-test-foreign";
+        let file = made(name);
+        file.set_len(BYTES as u64).expect("a length");
+        file.write_all_at(&[2], 0).expect("another magic");
+        assert!(matches!(found(name), Err(TapError::Foreign { what: "it is not sealed", .. })));
+        file.set_len(8).expect("a length");
+        assert!(matches!(found(name), Err(TapError::Foreign { what: "its size is another", .. })));
+    }
 }

@@ -1,6 +1,6 @@
 //! Asking the device of another process for which operations it calls its digest sites.
 
-use super::layout::{MAGIC, VERSION, word};
+use super::layout::word;
 use super::reader::{self, ReadError};
 use probe_common::site::Rates;
 use std::fs::{File, OpenOptions};
@@ -22,13 +22,7 @@ impl Asked {
         let path = reader::find(pid)?;
         let io = |source| ReadError::Io { pid, source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
-        let head = reader::words(&file, 0, 2).map_err(io)?;
-        if head[word::MAGIC] != MAGIC {
-            return Err(ReadError::NoDevice(pid));
-        }
-        if head[word::VERSION] != VERSION {
-            return Err(ReadError::Version { pid, found: head[word::VERSION] });
-        }
+        reader::head(pid, &file)?;
         Ok(Self { pid, file })
     }
 

@@ -127,16 +127,11 @@ pub fn read(pid: u32) -> Result<Snapshot, ReadError> {
     let path = find(pid)?;
     let io = |source| ReadError::Io { pid, source };
     let file = File::open(path).map_err(io)?;
+    head(pid, &file)?;
     let mut best = None;
     // A QP being destroyed moves its counters; a few tries always find a quiet moment.
     for _ in 0..64 {
         let before = words(&file, 0, HEADER_WORDS).map_err(io)?;
-        if before[word::MAGIC] != MAGIC {
-            return Err(ReadError::NoDevice(pid));
-        }
-        if before[word::VERSION] != VERSION {
-            return Err(ReadError::Version { pid, found: before[word::VERSION] });
-        }
         let qps = records(&file, QPS_AT, QP_WORDS, before[word::QP_HIGH], MAX_QPS).map_err(io)?;
         let cqs = records(&file, CQS_AT, CQ_WORDS, before[word::CQ_HIGH], MAX_CQS).map_err(io)?;
         let after = words(&file, word::SEQUENCE, 1).map_err(io)?[0];
@@ -147,6 +142,21 @@ pub fn read(pid: u32) -> Result<Snapshot, ReadError> {
         best = Some(snapshot);
     }
     best.ok_or(ReadError::NoDevice(pid))
+}
+
+/// Checks that a file is ready, and of this version. Its magic is written last: one that has none, or is still empty, is no
+/// device yet.
+pub(super) fn head(pid: u32, file: &File) -> Result<(), ReadError> {
+    let head = match words(file, 0, 2) {
+        Ok(head) => head,
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => vec![0; 2],
+        Err(source) => return Err(ReadError::Io { pid, source }),
+    };
+    match (head[word::MAGIC], head[word::VERSION]) {
+        (MAGIC, VERSION) => Ok(()),
+        (MAGIC, found) => Err(ReadError::Version { pid, found }),
+        _ => Err(ReadError::NoDevice(pid)),
+    }
 }
 
 pub(super) fn find(pid: u32) -> Result<PathBuf, ReadError> {
@@ -220,6 +230,7 @@ mod tests {
     use super::super::StatsFile;
     use super::*;
     use crate::stats::ProcessCounter;
+    use crate::sys::memfd;
 
     #[test]
     fn a_live_file_is_found_by_pid_and_survives_the_end_of_a_qp() {
@@ -234,6 +245,21 @@ mod tests {
         file.fold_qp(qp);
         let two = read(std::process::id()).expect("own counters");
         assert_eq!((two.qps.len(), two.qp_total(QpCounter::SendWrs)), (0, 5));
+    }
+
+    #[test]
+    fn a_file_that_is_being_made_is_no_device_yet() {
+        let empty = File::open("/dev/null").expect("an empty file");
+        assert!(matches!(head(7, &empty), Err(ReadError::NoDevice(7))));
+        let file = File::from(memfd::create(c"being-made", TOTAL_WORDS * 8).expect("memfd"));
+        assert!(matches!(head(7, &file), Err(ReadError::NoDevice(7))));
+        let write = |at: usize, value: u64| file.write_all_at(&value.to_ne_bytes(), at as u64 * 8);
+        write(word::VERSION, VERSION + 1).expect("a version");
+        assert!(matches!(head(7, &file), Err(ReadError::NoDevice(7))));
+        write(word::MAGIC, MAGIC).expect("a magic");
+        assert!(matches!(head(7, &file), Err(ReadError::Version { found, .. }) if found == VERSION + 1));
+        write(word::VERSION, VERSION).expect("a version");
+        assert!(head(7, &file).is_ok());
     }
 
     #[test]
