@@ -6,13 +6,7 @@
  * "wait" waits for a line of input after everything was made. "rxe" minds defects of that provider, as in posts.c. A line
  * of JSON for each case: the queue pair, number, status (or errno) and contents of the request that failed first.
  */
-#include <errno.h>
-#include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "device.h"
 #include <unistd.h>
 
 #define BYTES 4096
@@ -21,9 +15,8 @@ static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_mr *mr, *short_mr, *gone;
 static char *memory;
-static union ibv_gid gid;
-static struct ibv_port_attr port;
-static int extended_post, extended_poll, rxe, gid_index;
+static struct port port;
+static int extended_post, extended_poll, rxe;
 
 struct pair {
 	const char *name;
@@ -31,25 +24,11 @@ struct pair {
 	struct ibv_qp *qp[2];
 };
 
-static void die(const char *what)
+static void open_all(void)
 {
-	fprintf(stderr, "fails: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static void open_device(void)
-{
-	const char *wanted = getenv("RDMA_DEV"), *index = getenv("RDMA_GID_INDEX");
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-	int n, i;
-	struct ibv_device **devices = ibv_get_device_list(&n);
 
-	gid_index = index ? atoi(index) : 0;
-	for (i = 0; devices && i < n; i++)
-		if (!wanted || !strcmp(ibv_get_device_name(devices[i]), wanted))
-			break;
-	if (!devices || i == n || !(context = ibv_open_device(devices[i])))
-		die("cannot open the device");
+	context = open_device(&port);
 	pd = ibv_alloc_pd(context);
 	if (posix_memalign((void **)&memory, 4096, 16 * BYTES))
 		die("no memory");
@@ -58,8 +37,6 @@ static void open_device(void)
 	gone = ibv_reg_mr(pd, memory + BYTES, BYTES, access);
 	if (!mr || !short_mr || !gone)
 		die("cannot register");
-	if (ibv_query_gid(context, 1, gid_index, &gid) || ibv_query_port(context, 1, &port))
-		die("cannot query");
 }
 
 static void make(struct pair *p)
@@ -89,37 +66,10 @@ static void make(struct pair *p)
 	}
 	if (!p->cq)
 		die("cannot make a completion queue");
-	for (i = 0; i < 2; i++) {
-		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1,
-			.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
-
-		if (ibv_modify_qp(p->qp[i], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-			die("INIT");
-		memset(&attr, 0, sizeof(attr));
-		attr.qp_state = IBV_QPS_RTR;
-		attr.path_mtu = IBV_MTU_1024;
-		attr.dest_qp_num = p->qp[!i]->qp_num;
-		attr.max_dest_rd_atomic = 1;
-		attr.min_rnr_timer = 1;
-		attr.ah_attr.is_global = 1;
-		attr.ah_attr.grh.dgid = gid;
-		attr.ah_attr.grh.sgid_index = gid_index;
-		attr.ah_attr.grh.hop_limit = 1;
-		attr.ah_attr.dlid = port.lid;
-		attr.ah_attr.port_num = 1;
-		if (ibv_modify_qp(p->qp[i], &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-			die("RTR");
-		memset(&attr, 0, sizeof(attr));
-		attr.qp_state = IBV_QPS_RTS;
-		attr.timeout = 12;
-		attr.retry_cnt = 1;
-		attr.rnr_retry = rnr ? 0 : 7;
-		attr.max_rd_atomic = 1;
-		if (ibv_modify_qp(p->qp[i], &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				  IBV_QP_MAX_QP_RD_ATOMIC))
-			die("RTS");
-	}
+	for (i = 0; i < 2; i++)
+		connect_to(p->qp[i], p->qp[!i]->qp_num, &port,
+			   IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+			   (struct patience){ .min_rnr_timer = 1, .timeout = 12, .retry_cnt = 1, .rnr_retry = rnr ? 0 : 7 });
 }
 
 /* Posts a chain of writes, reads, sends or atomics, each with one buffer. */
@@ -317,7 +267,7 @@ int main(int argc, char **argv)
 		else if (n < 16)
 			pairs[n++].name = argv[i];
 	}
-	open_device();
+	open_all();
 	if (waits) {
 		printf("ready\n");
 		fflush(stdout);

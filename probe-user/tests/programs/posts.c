@@ -14,14 +14,8 @@
  * Of the time from post to reap it says what it must be at least (from the return of the post to the call of the poll) and
  * at most (from the call of the post to the return of the poll), summed up over signalled requests.
  */
-#include <errno.h>
-#include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "device.h"
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEPTH 64
@@ -44,14 +38,6 @@ static char *memory;
 static int extended_post, extended_poll, rxe, both;
 static unsigned long post_begins[2], post_ends[2];
 
-static unsigned long now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ul + t.tv_nsec;
-}
-
 /* A completion was found by a poll, or a step of it, of that time. Returns whether it is one of the sending side. */
 static int reaped(uint64_t wr_id, unsigned long begins, unsigned long ends)
 {
@@ -65,27 +51,12 @@ static int reaped(uint64_t wr_id, unsigned long begins, unsigned long ends)
 	return 1;
 }
 
-static void die(const char *what)
-{
-	fprintf(stderr, "posts: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
 static void make(void)
 {
-	const char *wanted = getenv("RDMA_DEV"), *index = getenv("RDMA_GID_INDEX");
-	int gid_index = index ? atoi(index) : 0, n, i;
-	struct ibv_device **devices = ibv_get_device_list(&n);
-	union ibv_gid gid;
-	struct ibv_port_attr port;
+	struct port port;
+	int i;
 
-	if (!devices)
-		die("no devices");
-	for (i = 0; i < n; i++)
-		if (!wanted || !strcmp(ibv_get_device_name(devices[i]), wanted))
-			break;
-	if (i == n || !(context = ibv_open_device(devices[i])))
-		die("cannot open the device");
+	context = open_device(&port);
 	pd = ibv_alloc_pd(context);
 	if (posix_memalign((void **)&memory, 4096, 16 * BYTES))
 		die("no memory");
@@ -100,7 +71,7 @@ static void make(void)
 	} else {
 		cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0);
 	}
-	if (!cq || ibv_query_gid(context, 1, gid_index, &gid) || ibv_query_port(context, 1, &port))
+	if (!cq)
 		die("cannot make a completion queue");
 	for (i = 0; i < 2; i++) {
 		struct ibv_qp_init_attr_ex attr = {
@@ -115,36 +86,8 @@ static void make(void)
 		if (!qp[i])
 			die("cannot make a queue pair");
 	}
-	for (i = 0; i < 2; i++) {
-		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1,
-			.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
-
-		if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-			die("INIT");
-		memset(&attr, 0, sizeof(attr));
-		attr.qp_state = IBV_QPS_RTR;
-		attr.path_mtu = IBV_MTU_1024;
-		attr.dest_qp_num = qp[!i]->qp_num;
-		attr.max_dest_rd_atomic = 1;
-		attr.min_rnr_timer = 12;
-		attr.ah_attr.is_global = 1;
-		attr.ah_attr.grh.dgid = gid;
-		attr.ah_attr.grh.sgid_index = gid_index;
-		attr.ah_attr.grh.hop_limit = 1;
-		attr.ah_attr.dlid = port.lid;
-		attr.ah_attr.port_num = 1;
-		if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-			die("RTR");
-		memset(&attr, 0, sizeof(attr));
-		attr.qp_state = IBV_QPS_RTS;
-		attr.timeout = 14;
-		attr.retry_cnt = attr.rnr_retry = 7;
-		attr.max_rd_atomic = 1;
-		if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				  IBV_QP_MAX_QP_RD_ATOMIC))
-			die("RTS");
-	}
+	for (i = 0; i < 2; i++)
+		connect_to(qp[i], qp[!i]->qp_num, &port, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, PATIENT);
 }
 
 static void receive(int n)

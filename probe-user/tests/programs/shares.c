@@ -13,13 +13,7 @@
  * a line of input after everything was made. It prints what it did, of each queue pair its number and requests, and for
  * how long at least what came late took, and at most what came early.
  */
-#include <errno.h>
-#include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "device.h"
 #include <unistd.h>
 
 #define MOST 256
@@ -34,29 +28,13 @@ static unsigned long wrs[MOST], reaped, failed, late_least_ns, early_most_ns;
 static char *memory;
 static int qps;
 
-static void die(const char *what)
-{
-	fprintf(stderr, "shares: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static unsigned long now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ul + t.tv_nsec;
-}
-
 static void make(int named)
 {
-	struct ibv_device **devices = ibv_get_device_list(NULL);
+	struct port port;
+	struct ibv_context *context = open_device(&port);
 	struct ibv_cq_init_attr_ex attr = { .cqe = 1024, .wc_flags = named ? IBV_WC_STANDARD_FLAGS : 0 };
-	struct ibv_context *context;
 	int i;
 
-	if (!devices || !devices[0] || !(context = ibv_open_device(devices[0])))
-		die("cannot open the device");
 	pd = ibv_alloc_pd(context);
 	if (posix_memalign((void **)&memory, 4096, 2 * BYTES) ||
 	    !(mr = ibv_reg_mr(pd, memory, 2 * BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)))
@@ -75,21 +53,8 @@ static void make(int named)
 			die("cannot make a queue pair");
 	}
 	/* Neighbours are connected. */
-	for (i = 0; i < qps; i++) {
-		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
-
-		if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-			die("INIT");
-		attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qp[i ^ 1]->qp_num,
-			.max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = { .dlid = 1, .port_num = 1 } };
-		if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-			die("RTR");
-		attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-		if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				  IBV_QP_MAX_QP_RD_ATOMIC))
-			die("RTS");
-	}
+	for (i = 0; i < qps; i++)
+		connect_to(qp[i], qp[i ^ 1]->qp_num, &port, IBV_ACCESS_REMOTE_WRITE, PATIENT);
 }
 
 static void post(int from, int opcode, int bytes, int refused)

@@ -8,15 +8,9 @@
  * after a nap ("sleep"). "wait" waits for a line of input after everything was made. FILE holds, as long as it runs, what
  * it did so far: posts, work requests, signalled ones, completions, polls, those that found nothing, bytes (64 bits each).
  */
-#include <errno.h>
+#include "device.h"
 #include <fcntl.h>
-#include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BYTES 64
@@ -32,58 +26,13 @@ static struct ibv_qp *qp[2];
 static struct ibv_mr *mr;
 static char *memory;
 
-static uint64_t now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
-
-static void die(const char *what)
-{
-	fprintf(stderr, "steady: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static void connect_to_other(int i, union ibv_gid gid, int gid_index, uint16_t lid)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
-
-	if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
-		die("INIT");
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qp[!i]->qp_num, .max_dest_rd_atomic = 1,
-		.min_rnr_timer = 12,
-		.ah_attr = { .is_global = 1, .grh = { .dgid = gid, .sgid_index = gid_index, .hop_limit = 1 },
-			     .dlid = lid, .port_num = 1 },
-	};
-	if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
-		die("RTR");
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-	if (ibv_modify_qp(qp[i], &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-			  IBV_QP_MAX_QP_RD_ATOMIC))
-		die("RTS");
-}
-
 static void make(int depth)
 {
-	const char *wanted = getenv("RDMA_DEV"), *index = getenv("RDMA_GID_INDEX");
-	int gid_index = index ? atoi(index) : 0, n, i;
-	struct ibv_device **devices = ibv_get_device_list(&n);
-	struct ibv_context *context;
+	struct port port;
+	struct ibv_context *context = open_device(&port);
 	struct ibv_pd *pd;
-	union ibv_gid gid;
-	struct ibv_port_attr port;
+	int i;
 
-	if (!devices)
-		die("no devices");
-	for (i = 0; i < n; i++)
-		if (!wanted || !strcmp(ibv_get_device_name(devices[i]), wanted))
-			break;
-	if (i == n || !(context = ibv_open_device(devices[i])))
-		die("cannot open the device");
 	pd = ibv_alloc_pd(context);
 	if (posix_memalign((void **)&memory, 4096, 4096))
 		die("no memory");
@@ -91,7 +40,7 @@ static void make(int depth)
 	if (!mr)
 		die("cannot register");
 	cq = ibv_create_cq(context, depth, NULL, NULL, 0);
-	if (!cq || ibv_query_gid(context, 1, gid_index, &gid) || ibv_query_port(context, 1, &port))
+	if (!cq)
 		die("cannot make a completion queue");
 	for (i = 0; i < 2; i++) {
 		struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
@@ -102,7 +51,7 @@ static void make(int depth)
 			die("cannot make a queue pair");
 	}
 	for (i = 0; i < 2; i++)
-		connect_to_other(i, gid, gid_index, port.lid);
+		connect_to(qp[i], qp[!i]->qp_num, &port, IBV_ACCESS_REMOTE_WRITE, PATIENT);
 }
 
 static void post(int list, int every)
