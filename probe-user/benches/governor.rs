@@ -4,7 +4,7 @@
 //! Stock perftest on the emulated device, natively. While one run of it goes on, it is watched at default settings for
 //! two seconds and left alone for half a one, in turn; what it did meanwhile the device's own counters tell. The last half
 //! second of being watched is held against the two windows beside it, so that whatever else goes on on the machine falls
-//! on both; and so is, by itself, the first ("at first"). The median of many such pairs, and the interval that holds it
+//! on both; and so is, by itself, the first. The median of many such pairs, and the interval that holds it
 //! with 95 % confidence, are told; beside them the same of windows that were all left alone, which is what the machine's
 //! noise alone makes of it. A rate may fall by what was allowed and that noise.
 //!
@@ -22,8 +22,8 @@ use serde_json::Value;
 
 /// How long a load is watched, and left alone, at a time.
 const WINDOW: Duration = Duration::from_millis(500);
-/// After the first window of being watched, in which everything is looked at until the first look of the governor, and
-/// what that cost is saved again. It is told by itself.
+/// After the first window of being watched, in which what a hit costs is measured, and what was paid too much is saved
+/// again. That window is told by itself.
 const SETTLES: Duration = Duration::from_millis(1000);
 /// How long pairs of windows of one load, or of runs, are taken at most.
 const MOST: Duration = Duration::from_secs(60);
@@ -107,8 +107,8 @@ fn main() {
         "in brackets the same of windows that were all not watched: what the machine's noise alone makes of it"
     );
     println!(
-        "{:<21} {:>9}   {:<8} {:<42} {:<42} verdict",
-        "load", "msg/s", "at first", "a second: median, 95 % within", "a CPU second of the client"
+        "{:<21} {:>9}   {:<18} {:<42} {:<42} verdict of the first half second; of after that",
+        "load", "msg/s", "first half second", "a second: median, 95 % within", "a CPU second of the client"
     );
     for load in loads() {
         windows(load, pairs);
@@ -170,12 +170,13 @@ fn windows(load: &Load, pairs: usize) {
     let cpu = of(&watched, |rate| rate.a_cpu_second);
     let mut rates: Vec<f64> = bare.iter().flatten().map(|rate| rate.a_second).collect();
     println!(
-        "{:<21} {:>9.0}   {:<8.3} {:<42} {:<42} {}",
+        "{:<21} {:>9.0}   {:<18} {:<42} {:<42} {}; {}",
         load.name,
         middle(&mut rates),
-        at_first.watched.0,
+        spread(at_first.watched),
         rate.text(),
         cpu.text(),
+        at_first.verdict(),
         rate.verdict()
     );
 }
@@ -204,8 +205,7 @@ impl Compared {
     }
 
     fn text(&self) -> String {
-        let told = |(median, low, high): (f64, f64, f64)| format!("{median:.3} {low:.3}–{high:.3}");
-        format!("{} [{}]", told(self.watched), told(self.noise))
+        format!("{} [{}]", spread(self.watched), spread(self.noise))
     }
 
     /// Whether a rate falls by no more than what is allowed, and what noise alone makes of it.
@@ -224,6 +224,10 @@ impl Compared {
         let (fall, allowed, noise) = (fall * 100.0, ALLOWED * 100.0, noise * 100.0);
         format!("{word}: fall {fall:.1} %, allowed {allowed:.0} % + noise {noise:.1} %")
     }
+}
+
+fn spread((median, low, high): (f64, f64, f64)) -> String {
+    format!("{median:.3} {low:.3}–{high:.3}")
 }
 
 #[derive(Clone, Copy)]

@@ -156,6 +156,15 @@ impl Attacher {
         self.places(places)
     }
 
+    /// A process maps these files: where one is a library of ours, it is known before probes are put into that.
+    pub fn expect(&self, pid: u32, mapped: &[MappedFile]) {
+        if let Asking::Governed(governor) = &self.asking
+            && mapped.iter().any(|mapped| own_sites::is_own(&mapped.path))
+        {
+            governor.expect(pid);
+        }
+    }
+
     /// A process is no more: another may get its number.
     pub fn forget(&mut self, pid: u32) {
         self.seen.remove(&pid);
@@ -246,6 +255,9 @@ impl Attacher {
         let mut unleft = HashSet::new();
         let is_governed = !own_sites::is_own(shown);
         let hold = self.asking.governor().filter(|_| is_governed).map(Governor::hold);
+        if let (false, Some(governor)) = (is_governed || points.is_empty(), self.asking.governor()) {
+            governor.brace();
+        }
         for turn in [Turn::First, Turn::Then, Turn::Last] {
             let now: Vec<Point> = points
                 .iter()

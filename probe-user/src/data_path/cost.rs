@@ -18,10 +18,11 @@ use crate::attach::{Link, Pmu, Programs, drop_links};
 use crate::contexts;
 use crate::entry::{Class, Kernel};
 
-/// Calls timed at once; short, so that most batches are not interrupted.
-const BATCH: u32 = 200;
+/// Calls timed at once; short, so that most batches are not interrupted, and few: what is watched runs already, and may
+/// have no processor to spare.
+const BATCH: u32 = 50;
 /// The same where a call takes fifty times as long.
-const SLOW_BATCH: u32 = 20;
+const SLOW_BATCH: u32 = 5;
 /// Batches, of which the fastest counts: what is added by other work on the machine is not the probe's.
 const BATCHES: u32 = 15;
 
@@ -159,8 +160,8 @@ impl Costs {
 
     fn measure_all(&self, programs: &Programs) {
         let Ok(pmu) = Pmu::read("uprobe") else { return };
-        // The smallest programs there are.
-        let Ok(entry) = programs.load_uprobe("req_notify_enter") else { return };
+        // The smallest program there is; at a return too, for the kernel takes up to 20 ms of CPU time to check another.
+        let Ok(program) = programs.load_uprobe("req_notify_enter") else { return };
         let mut links = Vec::new();
         // The commonest first.
         for class in [Class::Emulated, Class::Optimised, Class::SingleStepped] {
@@ -168,16 +169,15 @@ impl Costs {
             if class == Class::Optimised && !Kernel::running().rewrites_nop5 {
                 continue;
             }
-            let Some((ns, link)) = function(class).and_then(|f| timed(pmu, f, class, entry.as_fd(), false))
+            let Some((ns, link)) = function(class).and_then(|f| timed(pmu, f, class, program.as_fd(), false))
             else {
                 continue;
             };
             links.push(link);
             self.lock().calibration.hit_ns.insert(class, ns);
         }
-        if let (Ok(leave), Some(function)) =
-            (programs.load_uprobe("wr_complete_leave"), function_to_return_from())
-            && let Some((both, link)) = timed(pmu, function, Class::Emulated, leave.as_fd(), true)
+        if let Some((both, link)) = function_to_return_from()
+            .and_then(|function| timed(pmu, function, Class::Emulated, program.as_fd(), true))
         {
             links.push(link);
             let mut known = self.lock();

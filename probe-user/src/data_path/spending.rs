@@ -1,7 +1,6 @@
 //! What watching has cost each process, against the CPU time it has used.
 
 use std::collections::{HashMap, HashSet};
-use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use aya::maps::{HashMap as BpfMap, MapData, MapError};
 use probe_common::hot;
 use probe_common::wire::{Spent, Target};
 
-use super::Costs;
+use super::{Costs, cpu_time};
 use crate::collect::wire::{PlainAccount, PlainTarget, TargetTables};
 
 /// The table of watched processes, which tells what they were hit by.
@@ -83,28 +82,6 @@ impl TargetTables {
     }
 }
 
-/// CPU time that a process has used so far, in ns; `None` when it is gone.
-pub fn cpu_ns(pid: u32) -> Option<u64> {
-    /// `PID_MAX_LIMIT`. A larger number would not fit the name of a clock, and 0 is this process.
-    const LARGEST_PID: u32 = 1 << 22;
-    if pid == 0 || pid > LARGEST_PID {
-        return None;
-    }
-    let mut clock = MaybeUninit::uninit();
-    let mut time = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: each call writes its one result where it succeeds, and only then is that read.
-    unsafe {
-        if libc::clock_getcpuclockid(pid.cast_signed(), clock.as_mut_ptr()) != 0
-            || libc::clock_gettime(clock.assume_init(), time.as_mut_ptr()) != 0
-        {
-            return None;
-        }
-        let time = time.assume_init();
-        let seconds = u64::try_from(time.tv_sec).ok()?;
-        Some(seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).ok()?))
-    }
-}
-
 /// What watching costs each process, since its watching began.
 #[derive(Debug)]
 pub struct Spending {
@@ -128,7 +105,7 @@ impl Spending {
     /// Share of its CPU time that hits have cost a process so far; `None` as long as it has used none. Of one that has
     /// ended, what was known last.
     pub fn share(&mut self, pid: u32) -> Option<f64> {
-        let (spent, cpu) = (self.targets.spent(pid), cpu_ns(pid));
+        let (spent, cpu) = (self.targets.spent(pid), cpu_time::of_process(pid));
         let account = self.processes.entry(pid).or_insert(Account {
             // At the first look hits may have gone before: so has the CPU time they were paid from.
             cpu_before: 0,
@@ -145,7 +122,7 @@ impl Spending {
 
     /// A process that is watched from now on had used CPU time before.
     pub fn begin(&mut self, pid: u32) {
-        let cpu_before = cpu_ns(pid).unwrap_or(0);
+        let cpu_before = cpu_time::of_process(pid).unwrap_or(0);
         self.processes.entry(pid).or_insert(Account { cpu_before, share: None });
     }
 
@@ -169,14 +146,14 @@ impl Own {
 
     /// From now on.
     pub fn begin() -> Self {
-        Self { since: Instant::now(), cpu_before: own_cpu_ns(), share: None }
+        Self { since: Instant::now(), cpu_before: cpu_time::of_this_process(), share: None }
     }
 
     /// CPUs that were used lately: 0.01 is a hundredth of one. At first, since it began.
     pub fn share(&mut self) -> Option<f64> {
         let elapsed = self.since.elapsed();
         let lately = || {
-            let used = own_cpu_ns().saturating_sub(self.cpu_before) as f64;
+            let used = cpu_time::of_this_process().saturating_sub(self.cpu_before) as f64;
             used / elapsed.as_nanos().max(1) as f64
         };
         if elapsed >= Self::WINDOW {
@@ -188,10 +165,6 @@ impl Own {
     }
 }
 
-fn own_cpu_ns() -> u64 {
-    cpu_ns(std::process::id()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,21 +172,11 @@ mod tests {
     #[test]
     fn what_this_process_takes_is_told_as_it_goes() {
         let mut own = Own::begin();
-        let before = own_cpu_ns();
+        let before = cpu_time::of_this_process();
         let mut n = 0_u64;
-        while own_cpu_ns() < before + 1_000_000 {
+        while cpu_time::of_this_process() < before + 1_000_000 {
             n = std::hint::black_box(n + 1);
         }
         assert!(own.share().is_some_and(|share| share > 0.0));
-    }
-
-    #[test]
-    fn cpu_time_grows_with_work_and_a_process_that_is_not_there_has_none() {
-        let before = cpu_ns(std::process::id()).expect("own time");
-        let mut n = 0_u64;
-        while cpu_ns(std::process::id()).expect("own time") < before + 1_000_000 {
-            n = std::hint::black_box(n + 1);
-        }
-        assert_eq!([0, 1 << 22, u32::MAX / 2, u32::MAX].map(cpu_ns), [None; 4]);
     }
 }

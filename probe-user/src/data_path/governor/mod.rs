@@ -5,9 +5,9 @@
 //! where that is cheap enough, else in slices of time. What is spent too much, before the first look or when a program
 //! becomes busy, is saved again later.
 
+mod before;
 mod estimate;
 mod flags;
-mod own_time;
 mod plan;
 mod process;
 mod slices;
@@ -26,10 +26,10 @@ pub use flags::Flags;
 pub use plan::Allowed;
 pub use slices::SlicesTold;
 
-use self::own_time::OwnTime;
 use self::process::Process;
 use self::slices::Slices;
 use super::group::Group;
+use super::own_time::{Bound, OwnTime};
 use super::{Costs, Targets};
 use crate::attach::Link;
 use crate::collect::wire::PlainSlice;
@@ -38,12 +38,17 @@ use crate::collect::wire::PlainSlice;
 const TICK: Duration = Duration::from_millis(20);
 /// The same while every operation of some kind is looked at: a program that suddenly does a lot pays in full for so long.
 const SHORT_TICK: Duration = Duration::from_millis(5);
-/// And while such a program has only just been met: a busy one pays for every operation until it was looked at.
+/// And while a program has only just been met: one that becomes busy pays for every operation until it was looked at.
 const FIRST_TICK: Duration = Duration::from_millis(2);
 /// Where nothing has changed for a while, a look can wait for so many times as long: each costs some 50 µs of CPU time.
 const CALM: u32 = 4;
 /// Between two looks there is no more, but where they take too much of a processor.
 const LONGEST_TICK: Duration = TICK.saturating_mul(CALM);
+
+/// What looks may take. The first have to search for what later ones know, and come when a program may pay in full until the
+/// next; none is so late that a program which becomes busy goes unnoticed. Attaching is mostly waiting, and does not count.
+const OWN_TIME: Bound =
+    Bound { one_in: 50, saved: Duration::from_millis(20), longest: Duration::from_secs(1) };
 
 /// The governor of a recording.
 pub struct Governor {
@@ -109,8 +114,32 @@ impl Governor {
     /// A process uses verbs: it is looked after from now on.
     pub fn meet(&self, pid: u32) {
         let mut state = self.shared.lock();
-        let taps = state.taps;
-        state.processes.entry(pid).or_insert_with(|| Process::new(pid)).look(taps);
+        let (taps, allowed) = (state.taps, state.allowed);
+        let process = state.processes.entry(pid).or_insert_with(|| {
+            // A busy one pays until the next look: that is not to wait for its time.
+            self.shared.bell.notify_all();
+            Process::new(pid)
+        });
+        process.look(taps, &allowed);
+        if process.awaits() {
+            process.brace(&allowed);
+            self.shared.bell.notify_all();
+        }
+    }
+
+    /// A process maps a library of ours: what it does until probes are in there tells what it is to be asked for then.
+    pub fn expect(&self, pid: u32) {
+        let mut state = self.shared.lock();
+        let (taps, allowed) = (state.taps, state.allowed);
+        state.processes.entry(pid).or_insert_with(|| Process::awaiting(pid)).look(taps, &allowed);
+    }
+
+    /// Probes are about to be put into a library of ours.
+    pub fn brace(&self) {
+        let mut state = self.shared.lock();
+        let allowed = state.allowed;
+        state.processes.values_mut().for_each(|process| process.brace(&allowed));
+        self.shared.bell.notify_all();
     }
 
     /// A process is no more.
@@ -161,7 +190,7 @@ impl Shared {
 
 fn run(shared: &Shared) {
     let mut state = shared.lock();
-    let mut own_time = OwnTime::new();
+    let mut own_time = OwnTime::new(OWN_TIME);
     let mut sleep = TICK;
     while !state.end {
         let wait = state.slices.until_change(Instant::now()).map_or(sleep, |change| change.min(sleep));
@@ -178,12 +207,11 @@ impl State {
     /// Time to the next look.
     fn tick(&self) -> Duration {
         let processes = || self.processes.values();
-        let mut unbounded = processes().filter(|process| process.is_unbounded()).peekable();
-        let is_unbounded = unbounded.peek().is_some();
-        if unbounded.any(Process::is_new) {
+        if processes().any(Process::is_new) {
             return FIRST_TICK;
         }
-        let tick = if is_unbounded || self.slices.are_new() { SHORT_TICK } else { TICK };
+        let tick =
+            if processes().any(Process::is_unbounded) || self.slices.are_new() { SHORT_TICK } else { TICK };
         let calm = !self.slices.are_unbounded() && processes().all(Process::is_calm);
         if calm { tick * CALM } else { tick }
     }
@@ -199,19 +227,19 @@ impl State {
 
     fn look_at_processes(&mut self, now: Instant) -> [slices::Spent; part::COUNT] {
         let mut functions = [slices::Spent::default(); part::COUNT];
-        let taps = self.taps;
+        let (taps, allowed) = (self.taps, self.allowed);
         let hit: HashMap<u32, Spent> = self.targets.hit().into_iter().collect();
         for pid in hit.keys() {
             // One that was made while the thread that attaches was busy is not known yet, and pays in full.
             self.processes.entry(*pid).or_insert_with(|| {
                 let mut process = Process::new(*pid);
-                process.look(taps);
+                process.look(taps, &allowed);
                 process
             });
         }
         for (pid, process) in &mut self.processes {
             let spent = hit.get(pid).copied().unwrap_or_default();
-            let of_process = process.look_at(&spent, now, &self.costs, &self.allowed, taps);
+            let of_process = process.look_at(&spent, now, &self.costs, &allowed, taps);
             functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.join(part));
         }
         functions

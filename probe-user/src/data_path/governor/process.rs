@@ -6,13 +6,13 @@ use probe_common::site::{Rates, STREAMS};
 use probe_common::wire::{Spent, hits, part};
 
 use super::Flags;
+use super::before::{self, Done};
 use super::plan::{self, Allowed, Seen};
 use super::slices;
-use crate::data_path::Costs;
-use crate::data_path::spending::cpu_ns;
+use crate::data_path::{Costs, cpu_time};
 
-/// Asked for until something is known: everything, so that what a short or slow program does is counted exactly. One that
-/// does a lot pays for it until the next look.
+/// Asked for where nothing is known: everything, so that what a short or slow program does is counted exactly. One that
+/// does a lot, without having done it before, pays for it until the next look.
 const AT_FIRST: [u32; STREAMS] = [0; STREAMS];
 /// What was seen is forgotten by half after this time.
 const WINDOW_S: f64 = 1.0;
@@ -31,6 +31,8 @@ const FIRST_LOOKS: u32 = 5;
 const NEW: Duration = Duration::from_secs(1);
 /// Looks without a change after which the next is taken to bring none either.
 const CALM_AFTER: u32 = 50;
+/// What a hit at a site is taken to cost as long as there were few: a lot.
+const HIT_GUESS_NS: f64 = 1000.0;
 /// Times a process that is hit at sites of ours is searched for them.
 const SEARCHES: u32 = 50;
 
@@ -47,6 +49,11 @@ pub struct Process {
     /// Beyond what is allowed; less than nothing where something was saved.
     debt_ns: f64,
     searches: u32,
+    /// What it had done when it was met.
+    before: Option<Done>,
+    /// The probes are not in place yet.
+    awaits: bool,
+    /// Since when it is known, or the probes are about to be in place.
     met: Instant,
     /// Looks that saw something.
     looks: u32,
@@ -66,7 +73,7 @@ struct Last {
 impl Process {
     pub fn new(pid: u32) -> Self {
         let seen = AT_FIRST.map(|exponent| Seen { exponent, ..Seen::default() });
-        let cpu_ns = cpu_ns(pid).unwrap_or(0);
+        let cpu_ns = cpu_time::of_process(pid).unwrap_or(0);
         let spent = Spent::default();
         let met = Instant::now();
         let last = Some(Last { at: met, spent, cpu_ns });
@@ -79,6 +86,8 @@ impl Process {
             cpu: CPU_AT_FIRST,
             debt_ns: 0.0,
             searches: 0,
+            before: None,
+            awaits: false,
             met,
             looks: 0,
             calm: 0,
@@ -86,21 +95,61 @@ impl Process {
         }
     }
 
-    /// Looks for the libraries of ours in it.
-    pub fn look(&mut self, taps: bool) {
+    /// One that maps a library of ours, into which probes have yet to be put.
+    pub fn awaiting(pid: u32) -> Self {
+        Self { awaits: true, ..Self::new(pid) }
+    }
+
+    /// Looks for the libraries of ours in it, and asks them for what it may pay for by what it did until now.
+    pub fn look(&mut self, taps: bool, allowed: &Allowed) {
         if self.flags.look(self.pid, taps) {
+            self.expect(allowed);
             self.flags.ask(Rates::one_in(self.asked));
         }
     }
 
-    /// True where every operation of some kind is looked at: all that bounds what this costs is the next look.
-    pub fn is_unbounded(&self) -> bool {
-        self.flags.any() && self.asked.contains(&0)
+    /// True where nothing can have hit it yet.
+    pub fn awaits(&self) -> bool {
+        self.awaits
     }
 
-    /// True where it was hardly looked at yet.
+    /// Probes are about to be put in place, or are: asks by what it has done lately too.
+    pub fn brace(&mut self, allowed: &Allowed) {
+        self.awaits = false;
+        if self.looks > 0 || !self.flags.any() {
+            return;
+        }
+        self.expect(allowed);
+        self.flags.ask(Rates::one_in(self.asked));
+        self.met = Instant::now();
+    }
+
+    /// Decides what is asked for as long as nothing has hit it.
+    fn expect(&mut self, allowed: &Allowed) {
+        let read = || {
+            Some(Done {
+                operations: self.flags.operations(self.pid)?,
+                cpu_ns: cpu_time::of_process(self.pid)?,
+            })
+        };
+        let Some(done) = (self.looks == 0).then(read).flatten() else { return };
+        self.asked = before::exponents(self.before, done, HIT_GUESS_NS, allowed);
+        self.before.get_or_insert(done);
+        self.see_anew();
+    }
+
+    fn see_anew(&mut self) {
+        self.seen = self.asked.map(|exponent| Seen { exponent, ..Seen::default() });
+    }
+
+    /// True where every operation of some kind is looked at: all that bounds what this costs is the next look.
+    pub fn is_unbounded(&self) -> bool {
+        self.flags.any() && !self.awaits && self.asked.contains(&0)
+    }
+
+    /// True where it was hardly looked at yet: what it is asked for rests on what it did before, or on nothing.
     pub fn is_new(&self) -> bool {
-        self.looks < FIRST_LOOKS && self.met.elapsed() < NEW
+        self.flags.any() && !self.awaits && self.looks < FIRST_LOOKS && self.met.elapsed() < NEW
     }
 
     /// True where it goes on as before.
@@ -128,7 +177,7 @@ impl Process {
         if seconds < 1e-3 {
             return nothing;
         }
-        let cpu_now = cpu_ns(self.pid).unwrap_or(last.cpu_ns);
+        let cpu_now = cpu_time::of_process(self.pid).unwrap_or(last.cpu_ns);
         let used_ns = cpu_now.saturating_sub(last.cpu_ns) as f64;
         // The kernel adds a running thread's time up at its ticks only.
         let part = (seconds / CPU_OVER_S).min(1.0);
@@ -138,10 +187,17 @@ impl Process {
         self.debt_ns = self.debt_ns.max(-allowed.overhead * self.cpu * SAVED_S * 1e9);
         let new = |kind: usize| spent.hits[kind].saturating_sub(last.spent.hits[kind]);
         let at_sites: u64 = (0..STREAMS).map(new).sum();
-        self.looks = self.looks.saturating_add(u32::from(at_sites > 0));
+        if at_sites > 0 {
+            if self.looks == 0 {
+                // The time without probes says nothing of its rates.
+                self.see_anew();
+            }
+            self.looks = self.looks.saturating_add(1);
+            self.awaits = false;
+        }
         if at_sites > 0 && !self.flags.any() && self.searches < SEARCHES {
             self.searches += 1;
-            self.look(taps);
+            self.look(taps, allowed);
         }
         self.calm = self.calm.saturating_add(1);
         for (kind, seen) in self.seen.iter_mut().enumerate() {
@@ -155,7 +211,9 @@ impl Process {
                 (seen.hits, seen.seconds) = (seen.hits / 2, seen.seconds / 2.0);
             }
         }
-        if self.flags.any() {
+        // What is expected stands until the first hit, for a while.
+        let is_expected = self.looks == 0 && self.met.elapsed() < NEW;
+        if self.flags.any() && !is_expected {
             self.ask_anew(hit_ns(spent, costs), allowed);
         }
         // What hits take is CPU time too, which the average does not know yet; the time of one that does not wait is all used.
@@ -204,5 +262,5 @@ impl Process {
 fn hit_ns(spent: &Spent, costs: &Costs) -> f64 {
     const FEW: u64 = 1000;
     let at_sites = spent.hits.iter().take(STREAMS).sum::<u64>();
-    if at_sites < FEW { 1000.0 } else { costs.sum_ns(spent) / at_sites as f64 }
+    if at_sites < FEW { HIT_GUESS_NS } else { costs.sum_ns(spent) / at_sites as f64 }
 }
