@@ -20,7 +20,7 @@ use super::mappings::Mappings;
 use super::wire::PlainSite;
 use crate::attach::{LibraryProbes, Programs};
 use crate::contexts::{ContextsError, ObjectAt};
-use crate::data_path::Attacher;
+use crate::data_path::{Attacher, Bound, OwnTime};
 use crate::hooks::{PREFIXES, is_hooked};
 use crate::library::Image;
 use crate::sample::{Probe, Record, Verdict};
@@ -30,6 +30,11 @@ use crate::target::{MappedFile, identity, mapped_files};
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Files known to hold no verbs; beyond this many they are looked at again.
 const MAX_DULL: usize = 100_000;
+
+/// What news of processes that are not ours may take: on a host where they come and go by the hundreds a second, each rings
+/// several times. So long a wait then puts many into one look, and is less than attaching takes.
+const OWN_TIME: Bound =
+    Bound { one_in: 100, saved: Duration::from_millis(20), longest: Duration::from_millis(10) };
 
 /// What the librarian is asked.
 #[derive(Debug)]
@@ -197,12 +202,15 @@ impl Worker {
             self.look_at_everyone();
         }
         let watched = self.mappings.as_ref().map(Mappings::descriptors);
+        let mut own_time = OwnTime::new(OWN_TIME);
         loop {
             wait(&bell, watched.as_deref());
+            let mut is_asked = false;
             // Empties the bell before the requests are taken: what is sent afterwards rings again.
             let mut rung = [0; 256];
             while matches!(bell.read(&mut rung), Ok(n) if n == rung.len()) {}
             for request in inbox.try_iter() {
+                is_asked = true;
                 match request {
                     Request::Watch(pid, since_ns) => {
                         self.watched.insert(pid);
@@ -241,16 +249,27 @@ impl Worker {
                     Request::End => return,
                 }
             }
-            self.look_at_news();
+            let has_news = self.look_at_news();
+            if is_asked || has_news {
+                own_time.leave_out();
+                continue;
+            }
+            let pause = own_time.sleep(Duration::ZERO);
+            if !pause.is_zero() {
+                // Whoever asks is answered at once.
+                wait_for(&mut [poll_entry(bell.as_raw_fd())], pause.as_millis() as i32 + 1);
+            }
         }
     }
 
-    fn look_at_news(&mut self) {
+    /// Returns whether there was anything of interest.
+    fn look_at_news(&mut self) -> bool {
         let Some(mappings) = &self.mappings else {
             self.look_again();
-            return;
+            return true;
         };
         let news = mappings.take();
+        let is_of_interest = news.lost || !news.mappings.is_empty();
         if news.lost {
             self.look_again();
         }
@@ -260,6 +279,7 @@ impl Worker {
             }
             self.consider_mapped(&new.mapped(), Some(new.t_ns));
         }
+        is_of_interest
     }
 
     fn look_again(&mut self) {
@@ -282,7 +302,11 @@ impl Worker {
 
     fn look_at(&mut self, pid: u32, since_ns: Option<u64>) {
         // A process that is gone, or a kernel thread, maps nothing.
-        for mapped in mapped_files(pid).unwrap_or_default() {
+        let mapped = mapped_files(pid).unwrap_or_default();
+        if let Some(data_path) = self.data_path.as_ref().filter(|_| self.watched.contains(&pid)) {
+            data_path.expect(pid, &mapped);
+        }
+        for mapped in mapped {
             self.consider_mapped(&mapped, since_ns);
         }
     }
@@ -351,6 +375,11 @@ fn wait(bell: &UnixStream, watched: Option<&[RawFd]>) {
         }
         None => LOOK_EVERY.as_millis() as i32,
     };
+    wait_for(&mut fds, timeout);
+}
+
+/// Waits for one of these, at most so many milliseconds; for ever where less than none.
+fn wait_for(fds: &mut [libc::pollfd], timeout: i32) {
     // SAFETY: the list is as long as said; whoever calls holds what its descriptors belong to.
     unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
 }

@@ -19,6 +19,10 @@ use crate::target::{MappedFile, parent_of};
 /// Ring per processor; a record is about 120 bytes. An overflow is told, and answered by looking at every process.
 const RING_BYTES: usize = 64 << 10;
 
+/// So long a process is known to be no child of a watched one. It maps its files within less, and no process gets its
+/// number so soon.
+const STRANGE_FOR_NS: u64 = 50_000_000;
+
 /// A file that was mapped with code in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMapping {
@@ -62,6 +66,7 @@ struct Kept {
     watch: MappingWatch,
     whole_host: bool,
     watched: HashSet<u32>,
+    strangers: Strangers,
     spaces: Arc<Mutex<Spaces>>,
     /// Taken in, and not yet looked at by the librarian.
     news: News,
@@ -76,8 +81,15 @@ impl Mappings {
     /// Where perf events of other processes are not for us.
     pub fn new(whole_host: bool, spaces: Arc<Mutex<Spaces>>) -> io::Result<Self> {
         let watch = MappingWatch::new()?;
-        let kept =
-            Kept { watch, whole_host, watched: HashSet::new(), spaces, news: News::default(), bell: None };
+        let kept = Kept {
+            watch,
+            whole_host,
+            watched: HashSet::new(),
+            strangers: Strangers::default(),
+            spaces,
+            news: News::default(),
+            bell: None,
+        };
         Ok(Self(Arc::new(Mutex::new(kept))))
     }
 
@@ -130,7 +142,7 @@ impl Kept {
         self.news.lost |= news.lost;
         for new in news.mappings {
             // Files that no process of ours maps cost us nothing: the probes filter by process, but not the attaching.
-            if self.whole_host || self.watched.contains(&new.pid) || self.is_child_of_watched(new.pid) {
+            if self.whole_host || self.watched.contains(&new.pid) || self.is_child_of_watched(&new) {
                 let mapped = new.mapped();
                 self.spaces
                     .lock()
@@ -142,12 +154,44 @@ impl Kept {
     }
 
     /// A child's first mappings may be told before its fork is.
-    fn is_child_of_watched(&mut self, pid: u32) -> bool {
-        let is = parent_of(pid).is_some_and(|parent| self.watched.contains(&parent));
+    fn is_child_of_watched(&mut self, new: &NewMapping) -> bool {
+        if self.strangers.has(new.pid, new.t_ns) {
+            return false;
+        }
+        let is = parent_of(new.pid).is_some_and(|parent| self.watched.contains(&parent));
         if is {
-            self.watched.insert(pid);
+            self.watched.insert(new.pid);
+        } else {
+            self.strangers.add(new.pid, new.t_ns);
         }
         is
+    }
+}
+
+/// Processes that are not ours. One that begins maps several files at once: where processes come and go by the hundreds, the
+/// kernel is asked for the parent of each once.
+#[derive(Debug, Default)]
+struct Strangers {
+    pids: HashSet<u32>,
+    since_ns: u64,
+}
+
+impl Strangers {
+    fn has(&self, pid: u32, t_ns: u64) -> bool {
+        self.is_fresh(t_ns) && self.pids.contains(&pid)
+    }
+
+    fn add(&mut self, pid: u32, t_ns: u64) {
+        if !self.is_fresh(t_ns) {
+            self.pids.clear();
+            self.since_ns = t_ns;
+        }
+        self.pids.insert(pid);
+    }
+
+    /// Records of several processors are not in the order of their time.
+    fn is_fresh(&self, t_ns: u64) -> bool {
+        self.since_ns.abs_diff(t_ns) < STRANGE_FOR_NS
     }
 }
 
@@ -262,6 +306,19 @@ fn parse_list(text: &str) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stranger_is_known_for_a_moment_only() {
+        let mut strangers = Strangers::default();
+        let begin = 7 * STRANGE_FOR_NS;
+        assert!(!strangers.has(5, begin));
+        strangers.add(5, begin);
+        strangers.add(6, begin + STRANGE_FOR_NS / 2);
+        assert!(strangers.has(5, begin - 1) && strangers.has(6, begin + STRANGE_FOR_NS - 1));
+        assert!(!strangers.has(5, begin + STRANGE_FOR_NS));
+        strangers.add(8, begin + STRANGE_FOR_NS);
+        assert!(strangers.has(8, begin + STRANGE_FOR_NS) && !strangers.has(6, begin + STRANGE_FOR_NS));
+    }
 
     #[test]
     fn processor_lists_are_read_with_their_gaps() {
