@@ -83,7 +83,7 @@ fn sampled(arguments: &str, port: u16, trace: &Path) -> Value {
         format!("until grep -q ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done");
     let client = format!("{listening}; exec {command} $RDMA_IP");
     let status = Command::new("timeout")
-        .args(["-k", "5", "200", PROBE, "record", "--quiet", "-o"])
+        .args(["-k", "5", "600", PROBE, "record", "--quiet", "-o"])
         .arg(trace)
         .args(["--", "sh", "-c", &client])
         .stdout(Stdio::null())
@@ -100,14 +100,21 @@ fn sampled(arguments: &str, port: u16, trace: &Path) -> Value {
 #[ignore = "needs soft-RoCE: cargo xtask vm test"]
 fn sampled_ratios_and_rates_of_perftest_are_as_true_as_they_say() {
     let folder = tempfile::tempdir().expect("a folder");
+    // For longer runs.
+    let times: u32 = std::env::var("RDMA_PROBE_SAMPLED_TIMES").map_or(1, |n| n.parse().expect("a number"));
     // Requests, how many a post, and of how many one is signalled.
     let loads = [
-        ("-s 64 -Q 1 -n 200000", 200_000.0, 1.0, 1.0),
-        ("-s 64 -Q 10 -n 200000", 200_000.0, 1.0, 10.0),
-        ("-s 64 -l 16 -n 320000", 320_000.0, 16.0, 16.0),
+        ("-s 64 -Q 1", 200_000, 1.0, 1.0),
+        ("-s 64 -Q 10", 200_000, 1.0, 10.0),
+        ("-s 64 -l 16", 320_000, 16.0, 16.0),
     ];
     for (port, (arguments, wrs, list, signalled)) in (19_450..).zip(loads) {
+        let wrs = wrs * times;
+        let arguments = &format!("{arguments} -n {wrs}");
+        let wrs = f64::from(wrs);
+        let began = std::time::Instant::now();
         let path = sampled(arguments, port, &folder.path().join(port.to_string()));
+        println!("{arguments}: {} s", began.elapsed().as_secs());
         let figure = |name: &str| path[name].as_f64().unwrap_or_else(|| panic!("no {name} in {path}"));
         let observed = &path["observed"];
         let rates = [figure("wrs") / wrs, figure("cqes") / (wrs / signalled)];
