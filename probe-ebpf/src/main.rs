@@ -20,6 +20,7 @@ mod alone;
 mod arch;
 mod batch;
 mod bounds;
+mod bystanders;
 mod callers;
 mod count;
 mod data;

@@ -8,6 +8,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::Array;
 use probe_common::wire::{Loss, Slice, Spent, Target, hits, part};
 
+use crate::bystanders;
 use crate::count;
 use crate::maps::{TARGETS, WHOLE_HOST};
 use crate::subject::{self, Subject};
@@ -18,7 +19,7 @@ static SLICES: Array<Slice> = Array::with_max_entries(part::COUNT as u32, 0);
 
 /// What a new entry of the table of processes begins as; never written. Too large for the stack together with the rest.
 #[map]
-static NEW_TARGET: Array<Target> = Array::with_max_entries(1, 0);
+pub static NEW_TARGET: Array<Target> = Array::with_max_entries(1, 0);
 
 /// Longer, and the thread was not running: what is done here takes microseconds.
 const LONGEST_NS: u64 = 50_000;
@@ -45,7 +46,11 @@ pub fn hit(kind: usize) -> Option<(Subject, Meter)> {
         let subject = subject::watched()?;
         (subject, of_host(subject)?)
     } else {
-        let target = TARGETS.get_ptr_mut(&((pid_tgid >> 32) as u32))?;
+        let tgid = (pid_tgid >> 32) as u32;
+        let Some(target) = TARGETS.get_ptr_mut(&tgid) else {
+            bystanders::hit(tgid, kind);
+            return None;
+        };
         // SAFETY: a live map value; the word is read once.
         (Subject { pid_tgid, start_ns: unsafe { (*target).start_ns } }, target)
     };

@@ -10,9 +10,10 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use data_path::{
-    Counted, Held, Told, attach_to_running, can_run, check_one_after_the_other, check_posts, posts,
+    Counted, Held, Told, attach_to_running, can_run, check_one_after_the_other, check_posts, count_by, posts,
 };
 use probe_user::contexts::{Budget, Found, find};
 use probe_user::entry::Kernel;
@@ -65,22 +66,18 @@ fn told(library: &Path) -> Functions {
     provider.functions.iter().filter_map(|f| Some((f.role, f.file_offset?))).collect()
 }
 
-/// Those that what was found goes through; and those of its contexts that are libibverbs' own.
-fn held(found: &Found, library: &Path) -> (Functions, BTreeSet<Role>) {
+/// Those that what was found goes through.
+fn held(found: &Found, library: &Path) -> Functions {
     let own = fs::canonicalize(library).expect("a library");
-    let (mut functions, mut others) = (Functions::new(), BTreeSet::new());
     let of_contexts = found.contexts.iter().flat_map(|c| &c.functions);
     let of_qps = found.qps.iter().flat_map(|q| &q.functions);
     let of_cqs = found.cqs.iter().flat_map(|c| &c.functions);
-    for (role, place) in of_contexts.chain(of_qps).chain(of_cqs) {
-        if place.file.path == own {
-            functions.insert((*role, place.offset));
-        } else {
-            assert!(place.file.path.to_string_lossy().contains("libibverbs.so"), "{role:?}: {place:?}");
-            others.insert(*role);
-        }
-    }
-    (functions, others)
+    let all = of_contexts.chain(of_qps).chain(of_cqs);
+    all.map(|(role, place)| {
+        assert_eq!(place.file.path, own, "{role:?}");
+        (*role, place.offset)
+    })
+    .collect()
 }
 
 fn library(provider: &str) -> PathBuf {
@@ -88,11 +85,7 @@ fn library(provider: &str) -> PathBuf {
 }
 
 /// What one process holds.
-fn held_by(
-    model: &Model,
-    announced: &Announced,
-    more: &[(&str, &str)],
-) -> (Functions, BTreeSet<Role>, Vec<String>) {
+fn held_by(model: &Model, announced: &Announced, more: &[(&str, &str)]) -> (Functions, Vec<String>) {
     let (child, made) = announced.holding(more);
     let found = find(child.0.id(), None, &Budget::default()).expect("a process");
     assert_eq!((found.contexts.len(), found.cut), (1, None), "{}: {made:?}", model.provider);
@@ -101,8 +94,7 @@ fn held_by(
     let sending = made.iter().filter(|line| *line == "qp sends").count();
     assert_eq!(found.qps.len(), count("qp") - sending, "{made:?}");
     assert_eq!(found.cqs.len(), count("cq"), "{made:?}");
-    let (functions, others) = held(&found, &library(model.provider));
-    (functions, others, made)
+    (held(&found, &library(model.provider)), made)
 }
 
 #[test]
@@ -121,7 +113,7 @@ fn what_mlx5_objects_hold_in_all_their_variants_is_what_its_file_tells() {
                 ("MLX5_STALL_CQ_POLL", stall),
                 ("MLX5_STALL_NUM_LOOP", turns),
             ];
-            let (held, _, made) = held_by(&MLX5, &announced, &variant);
+            let (held, made) = held_by(&MLX5, &announced, &variant);
             let strange: Vec<_> = held.difference(&told).collect();
             assert!(strange.is_empty(), "{variant:?}: {strange:x?}");
             assert_eq!(made.iter().filter(|line| line.starts_with("cq extended")).count(), 4, "{made:?}");
@@ -146,11 +138,9 @@ fn what_objects_of_irdma_and_efa_hold_is_what_their_files_tell() {
     }
     for model in [&IRDMA, &EFA] {
         let announced = Announced::new(model);
-        let (held, others, made) = held_by(model, &announced, &[]);
-        let told = told(&library(model.provider));
-        println!("{}: {} functions, {others:?} are not its own; {made:?}", model.provider, held.len());
-        assert_eq!(held, told, "{}: {made:?}", model.provider);
-        assert!(told.iter().all(|(role, _)| !others.contains(role)), "{others:?}");
+        let (held, made) = held_by(model, &announced, &[]);
+        println!("{}: {} functions; {made:?}", model.provider, held.len());
+        assert_eq!(held, told(&library(model.provider)), "{}: {made:?}", model.provider);
     }
 }
 
@@ -293,4 +283,60 @@ fn a_provider_that_is_unloaded_and_loaded_again_is_counted_on_and_each_queue_pai
     let told = announced.attach_to(&command, ("MLX5_STALL_CQ_POLL", "0"));
     check_one_after_the_other(&told);
     check_places(&told, &library("mlx5"));
+}
+
+/// Starts a program that only polls, as fast as it can; gives the file in which it says how often.
+fn busy_polling(announced: &Announced) -> (Held, PathBuf) {
+    let program = compile(announced.folder.path(), "steady.c", "steady", &["-libverbs"]);
+    let says = announced.folder.path().join("polls");
+    let mut command = Command::new("unshare");
+    command.args(announced.place()).arg(program).arg(&says);
+    // A request an hour: nothing but polls.
+    command.args(["600", "0.0003", "1", "1", "1", "0", "busy"]);
+    command.envs(announced.environment.iter().map(|(name, value)| (name, value)));
+    (Held(command.spawn().expect("unshare")), says)
+}
+
+/// Polls a second in the next second.
+fn polls_a_second(says: &Path) -> f64 {
+    /// Place of the polls among the numbers of `steady.c`.
+    const POLLS: usize = 4;
+    let polls = || {
+        let numbers = fs::read(says).unwrap_or_default();
+        let word = numbers.get(8 * POLLS..8 * POLLS + 8)?;
+        word.try_into().ok().map(u64::from_le_bytes).filter(|n| *n > 0)
+    };
+    let patience = Instant::now() + Duration::from_secs(60);
+    let first = loop {
+        if let Some(polls) = polls() {
+            break polls;
+        }
+        assert!(Instant::now() < patience, "it does not poll");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let began = Instant::now();
+    std::thread::sleep(Duration::from_secs(1));
+    (polls().expect("polls") - first) as f64 / began.elapsed().as_secs_f64()
+}
+
+#[test]
+fn a_process_that_is_not_watched_is_spared_although_it_polls_through_the_same_functions() {
+    if !can_announce() {
+        return;
+    }
+    let (announced, other) = (Announced::new(&MLX5), Announced::new(&MLX5));
+    let (watched, _) = announced.holding(&[]);
+    let (bystander, says) = busy_polling(&other);
+    let alone = polls_a_second(&says);
+    let counter = count_by(&["--duration", "4s"], watched.0.id(), announced.folder.path());
+    let at_first = polls_a_second(&says);
+    let then = polls_a_second(&says);
+    let all = counter.finish();
+    let probes = all["probes"].as_array().expect("a list");
+    let is_of_polls = |probe: &&Value| probe["name"] == "data-path:poll_cq" && probe["verdict"] == "live";
+    assert!(probes.iter().any(|probe| is_of_polls(&probe)), "{probes:?}");
+    println!("polls a second: {alone:.0} alone, {at_first:.0} at first, {then:.0} then");
+    // A hundredth is what is allowed; a probe on every call would leave a fiftieth of them.
+    assert!(then > alone / 4.0, "{then} polls a second of {alone}");
+    drop(bystander);
 }

@@ -212,7 +212,11 @@ impl Programs {
     /// # Errors
     /// As [`Programs::take_events`].
     pub fn take_targets(&mut self) -> Result<TargetTables, LoadError> {
-        Ok(TargetTables { watched: self.take("TARGETS")?, accounts: self.take("HOT_PROCESSES")? })
+        Ok(TargetTables {
+            watched: self.take("TARGETS")?,
+            accounts: self.take("HOT_PROCESSES")?,
+            bystanders: self.take("BYSTANDERS")?,
+        })
     }
 
     fn ebpf(&mut self) -> &mut Ebpf {

@@ -23,6 +23,8 @@ pub struct TargetTables {
     pub watched: HashMap<MapData, u32, PlainTarget>,
     /// What more some of them were hit by: [`probe_common::hot`].
     pub accounts: Array<MapData, PlainAccount>,
+    /// Processes that are not watched, and were hit at functions of providers.
+    pub bystanders: HashMap<MapData, u32, PlainTarget>,
 }
 
 /// The tables of the data path.

@@ -55,6 +55,20 @@ impl Targets {
             .collect()
     }
 
+    /// Processes that are not watched and were hit at functions of providers, and by what so far.
+    pub fn bystanders(&self) -> Vec<(u32, Spent)> {
+        let tables = self.lock();
+        let all = tables.bystanders.iter().filter_map(Result::ok);
+        // One that is watched by now has an entry there.
+        let unwatched = all.filter(|(pid, _)| tables.watched.get(pid, 0).is_err());
+        unwatched.map(|(pid, PlainTarget(target))| (pid, target.spent)).collect()
+    }
+
+    /// A process that was not watched is no more.
+    pub fn forget_bystander(&self, pid: u32) {
+        let _ = self.lock().bystanders.remove(&pid);
+    }
+
     /// What a process was hit by so far; `None` where it is not watched.
     pub fn spent(&self, pid: u32) -> Option<Spent> {
         let tables = self.lock();

@@ -63,6 +63,8 @@ struct Shared {
 
 struct State {
     processes: HashMap<u32, Process>,
+    /// Processes that are not watched, and are hit at functions of providers all the same.
+    bystanders: HashMap<u32, Process>,
     slices: Slices,
     costs: Costs,
     targets: Targets,
@@ -103,8 +105,17 @@ impl Governor {
         told: Told,
     ) -> std::io::Result<Self> {
         let slices = Slices::new(slice, told);
-        let state =
-            State { processes: HashMap::new(), slices, costs, targets, allowed, taps, holds: 0, end: false };
+        let state = State {
+            processes: HashMap::new(),
+            bystanders: HashMap::new(),
+            slices,
+            costs,
+            targets,
+            allowed,
+            taps,
+            holds: 0,
+            end: false,
+        };
         let shared = Arc::new(Shared { state: Mutex::new(state), bell: Condvar::new() });
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("governor".to_owned()).spawn(move || run(&of_thread))?;
@@ -242,6 +253,24 @@ impl State {
             let of_process = process.look_at(&spent, now, &self.costs, &allowed, taps);
             functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.join(part));
         }
+        self.look_at_bystanders(now, &mut functions);
         functions
+    }
+
+    /// Others that map the same provider pay for its functions being watched: nobody has asked them.
+    fn look_at_bystanders(&mut self, now: Instant, functions: &mut [slices::Spent; part::COUNT]) {
+        let (costs, allowed) = (&self.costs, self.allowed);
+        let hit: HashMap<u32, Spent> = self.targets.bystanders().into_iter().collect();
+        self.bystanders.retain(|pid, _| hit.contains_key(pid));
+        for (pid, spent) in hit {
+            let process = self.bystanders.entry(pid).or_insert_with(|| Process::new(pid));
+            if process.is_gone() {
+                self.bystanders.remove(&pid);
+                self.targets.forget_bystander(pid);
+                continue;
+            }
+            let of_process = process.look_at(&spent, now, costs, &allowed, false);
+            functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.bystanders.join(part));
+        }
     }
 }

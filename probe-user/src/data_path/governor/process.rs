@@ -108,6 +108,11 @@ impl Process {
         }
     }
 
+    /// True where there is no such process any more.
+    pub fn is_gone(&self) -> bool {
+        cpu_time::of_process(self.pid).is_none()
+    }
+
     /// True where nothing can have hit it yet.
     pub fn awaits(&self) -> bool {
         self.awaits
@@ -234,6 +239,7 @@ impl Process {
             busy_ns,
             cpus: self.cpu,
             processes: u32::from(spent.operations[part] > last.spent.operations[part]),
+            bystanders: slices::Paid::default(),
         });
         self.last = Some(Last { at: now, spent: *spent, cpu_ns: cpu_now });
         self.at_functions |= functions.iter().any(|part| part.hits > 0);

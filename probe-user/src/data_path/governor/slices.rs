@@ -67,6 +67,41 @@ pub struct Spent {
     pub cpus: f64,
     /// Processes that did something.
     pub processes: u32,
+    /// What others paid that are not watched.
+    pub bystanders: Paid,
+}
+
+/// What processes paid at a part of the functions of a provider.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Paid {
+    /// Hits, returns included.
+    pub hits: u64,
+    /// What they cost.
+    pub cost_ns: f64,
+    /// As in [`Spent`].
+    pub cpu_ns: f64,
+    /// As in [`Spent`].
+    pub busy_ns: f64,
+    /// As in [`Spent`].
+    pub cpus: f64,
+}
+
+impl Paid {
+    /// Adds another time.
+    fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.cost_ns += other.cost_ns;
+        self.cpu_ns += other.cpu_ns;
+        self.busy_ns += other.busy_ns;
+        self.cpus = self.cpus.max(other.cpus);
+    }
+
+    /// Adds what another process did at the same time.
+    pub fn join(&mut self, other: &Spent) {
+        let cpus = self.cpus + other.cpus;
+        let Spent { hits, cost_ns, cpu_ns, busy_ns, .. } = *other;
+        self.add(&Self { hits, cost_ns, cpu_ns, busy_ns, cpus });
+    }
 }
 
 impl Spent {
@@ -80,6 +115,17 @@ impl Spent {
         self.busy_ns += other.busy_ns;
         self.cpus = self.cpus.max(other.cpus);
         self.processes = self.processes.max(other.processes);
+        self.bystanders.add(&other.bystanders);
+    }
+
+    /// Hits, those of bystanders included.
+    pub fn all_hits(&self) -> u64 {
+        self.hits + self.bystanders.hits
+    }
+
+    /// CPUs used, those of bystanders included.
+    pub fn all_cpus(&self) -> f64 {
+        self.cpus + self.bystanders.cpus
     }
 
     /// Adds another process at the same time.
@@ -227,6 +273,9 @@ impl Slices {
         if self.parts[part::POLLS].is_in_slice() && !self.parts[part::POSTS].is_always() {
             polls.hits += std::mem::take(&mut posts.hits);
             polls.cost_ns += std::mem::take(&mut posts.cost_ns);
+            let (of_polls, of_posts) = (&mut polls.bystanders, &mut posts.bystanders);
+            of_polls.hits += std::mem::take(&mut of_posts.hits);
+            of_polls.cost_ns += std::mem::take(&mut of_posts.cost_ns);
         }
         [posts, polls]
     }

@@ -93,6 +93,8 @@ pub struct Watch {
     held_up: Duration,
     /// Share of hits in the last slices.
     share: f64,
+    /// The same, of processes that are not watched.
+    bystanders_share: f64,
     length: Duration,
     ledger: Ledger,
     /// Until when it was counted last.
@@ -128,6 +130,7 @@ impl Default for Watch {
             watched: Duration::ZERO,
             held_up: Duration::ZERO,
             share: 0.0,
+            bystanders_share: 0.0,
             length: Duration::from_millis(10),
             ledger: Ledger::default(),
             counted_until: None,
@@ -235,7 +238,7 @@ impl Watch {
         self.was_hit |= spent.hits > 0;
         match self.state {
             State::Always { since }
-                if now.duration_since(since) >= FIRST_LOOK || self.seen.hits >= MANY_HITS =>
+                if now.duration_since(since) >= FIRST_LOOK || self.seen.all_hits() >= MANY_HITS =>
             {
                 self.judge(now, since, single_stepped, allowed)
             }
@@ -267,15 +270,17 @@ impl Watch {
 
     /// What was done and paid since the last look, whatever state that was in.
     fn take_in(&mut self, spent: &Spent, allowed: &Allowed) {
-        let income = allowed.overhead * spent.cpu_ns;
+        // Whoever shares the provider with what is watched is spared as that is.
+        let income = allowed.overhead * (spent.cpu_ns + spent.bystanders.cpu_ns);
         let paid_off = (income * PAID_OFF).min(self.arrears_ns);
         self.arrears_ns -= paid_off;
-        self.debt_ns += spent.cost_ns - (income - paid_off);
+        self.debt_ns += spent.cost_ns + spent.bystanders.cost_ns - (income - paid_off);
         if self.is_paused() && self.number == 0 {
             self.fall_behind();
         }
-        if spent.cpus > 0.0 {
-            self.debt_ns = self.debt_ns.max(-allowed.overhead * spent.cpus * SAVED_S * 1e9);
+        let cpus = spent.all_cpus();
+        if cpus > 0.0 {
+            self.debt_ns = self.debt_ns.max(-allowed.overhead * cpus * SAVED_S * 1e9);
         }
         self.several |= spent.processes > 1;
         self.ledger.count(spent.operations as f64, self.is_always());
@@ -307,19 +312,18 @@ impl Watch {
     /// Decides after having seen something, with the probes in place until now.
     fn judge(&mut self, now: Instant, since: Instant, single_stepped: bool, allowed: &Allowed) -> Change {
         let mut change = Change::None;
-        if self.seen.hits == 0 || self.seen.busy_ns <= 0.0 {
+        let bystanders = self.seen.bystanders;
+        if self.seen.all_hits() == 0 || self.seen.busy_ns + bystanders.busy_ns <= 0.0 {
             // Nothing was done: nothing is paid.
             if self.is_always() {
                 self.stay(now, since);
             }
             return change;
         }
-        let share = (self.seen.cost_ns / self.seen.busy_ns).clamp(0.0, 0.99);
-        // Of few hits little is known: one that was timed while others held the processor is most of their cost.
-        let hits = self.seen.hits as f64;
-        self.share += (share - self.share) * hits / (hits + 100.0);
+        follow(&mut self.share, self.seen.hits, self.seen.cost_ns, self.seen.busy_ns);
+        follow(&mut self.bystanders_share, bystanders.hits, bystanders.cost_ns, bystanders.busy_ns);
         self.judged = true;
-        match (plan::next(&SliceSeen { share: self.share, single_stepped }, allowed), self.state) {
+        match (plan::next(&SliceSeen { share: self.dearest_share(), single_stepped }, allowed), self.state) {
             (Next::Always, State::Always { .. }) => self.stay(now, since),
             // What was saved before pays for a while.
             (Next::Slices(_), State::Always { .. }) if self.may_stay(allowed) => self.stay(now, since),
@@ -350,8 +354,13 @@ impl Watch {
     fn may_stay(&self, allowed: &Allowed) -> bool {
         /// So many times as much is too much at once.
         const TOO_MUCH: f64 = 10.0;
-        self.share < allowed.overhead * TOO_MUCH
-            && self.debt_ns <= allowed.overhead * self.seen.cpus * SAVED_S * 1e9
+        self.dearest_share() < allowed.overhead * TOO_MUCH
+            && self.debt_ns <= allowed.overhead * self.seen.all_cpus() * SAVED_S * 1e9
+    }
+
+    /// Share of hits in the time of those that they take most of.
+    fn dearest_share(&self) -> f64 {
+        self.share.max(self.bystanders_share)
     }
 
     fn stay(&mut self, now: Instant, since: Instant) {
@@ -441,6 +450,15 @@ impl Watch {
             slices: self.number,
             refused: self.refused.clone(),
         })
+    }
+}
+
+/// Takes in what share of the time hits took. Of few hits little is known: one that was timed while others held the
+/// processor is most of their cost.
+fn follow(share: &mut f64, hits: u64, cost_ns: f64, busy_ns: f64) {
+    if hits > 0 && busy_ns > 0.0 {
+        let (now, hits) = ((cost_ns / busy_ns).clamp(0.0, 0.99), hits as f64);
+        *share += (now - *share) * hits / (hits + 100.0);
     }
 }
 

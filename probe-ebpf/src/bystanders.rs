@@ -1,0 +1,36 @@
+//! Processes that are not watched, and pay for hits all the same: they map the same provider as one that is.
+//!
+//! What each is hit by is counted, so that the governor can spare them, too. At sites of our own libraries there is nothing
+//! to be spared: other profilers may have asked those processes for theirs.
+
+use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::HashMap;
+use probe_common::wire::{Target, hits};
+
+use crate::count;
+use crate::maps::PROFILER_TGID;
+use crate::meter::NEW_TARGET;
+
+/// By tgid. User space forgets those that end.
+#[map]
+static BYSTANDERS: HashMap<u32, Target> = HashMap::with_max_entries(1_024, BPF_F_NO_PREALLOC);
+
+/// A process that is not watched was hit, by a kind of [`hits`]. With the table full it goes unnoticed.
+#[inline(always)]
+pub fn hit(tgid: u32, kind: usize) {
+    if kind < hits::STREAMS || tgid == PROFILER_TGID.load() {
+        return;
+    }
+    let mut found = BYSTANDERS.get_ptr_mut(&tgid);
+    if found.is_none()
+        && let Some(new) = NEW_TARGET.get(0)
+    {
+        let _ = BYSTANDERS.insert(&tgid, new, BPF_NOEXIST as u64);
+        found = BYSTANDERS.get_ptr_mut(&tgid);
+    }
+    if let Some(found) = found {
+        // SAFETY: a live map value, and a place within it.
+        count::add(unsafe { (&raw mut (*found).spent.hits).cast::<u64>().add(kind) }, 1);
+    }
+}
