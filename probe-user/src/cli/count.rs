@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     session.settle();
     eprintln!("rdma-probe: in place after {:.2} s; counting", began.elapsed().as_secs_f64());
     let began = Instant::now();
-    let mut probes = Vec::new();
+    let (mut probes, mut broken) = (Vec::new(), None);
     let mut readings = BTreeMap::new();
     let mut next_look = began;
     loop {
@@ -84,12 +84,13 @@ pub fn run(args: Args) -> Result<ExitCode> {
             readings.extend(session.data_path());
             next_look = Instant::now() + LOOK_EVERY;
         }
-        let news = session.take().into_iter().filter_map(data_path_probe);
-        probes.extend(news.inspect(|probe| {
-            if !args.json {
-                tell(probe);
-            }
-        }));
+        let told = probes.len();
+        for record in session.take() {
+            note(record, &mut probes, &mut broken);
+        }
+        if !args.json {
+            probes.iter().skip(told).for_each(tell);
+        }
         let time_is_up = args.duration.is_some_and(|most| began.elapsed() >= most);
         if session.all_ended() || time_is_up || asked_to_end.load(Ordering::Relaxed) {
             break;
@@ -98,10 +99,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     readings.extend(session.data_path());
     let lost = session.lost();
-    let rest = session.finish();
-    probes.extend(rest.into_iter().filter_map(data_path_probe));
+    for record in session.finish() {
+        note(record, &mut probes, &mut broken);
+    }
     if !probes.iter().any(|probe| probe.verdict == Verdict::Live) {
-        let why = probes.iter().map(|probe| probe.verdict.words()).find(|(_, why)| !why.is_empty());
+        let mut whys = probes.iter().chain(&broken).map(|probe| probe.verdict.words());
+        let why = whys.find(|(_, why)| !why.is_empty());
         let none = "none of the processes has opened an RDMA device".to_owned();
         bail!("no probe could be attached: {}", why.map_or(none, |(word, why)| format!("{word}: {why}")));
     }
@@ -123,10 +126,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn data_path_probe(record: Record) -> Option<Probe> {
-    match record {
-        Record::Probe(probe) if probe.name.starts_with("data-path") => Some(probe),
-        _ => None,
+/// Takes in a probe of the data path, or the first other one that could not be attached: where there is none of the data path
+/// at all, it says why.
+fn note(record: Record, probes: &mut Vec<Probe>, broken: &mut Option<Probe>) {
+    let Record::Probe(probe) = record else { return };
+    if probe.name.starts_with("data-path") {
+        probes.push(probe);
+    } else if matches!(probe.verdict, Verdict::Broken { .. } | Verdict::Denied { .. }) {
+        broken.get_or_insert(probe);
     }
 }
 
