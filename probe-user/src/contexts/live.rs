@@ -9,7 +9,7 @@ use super::layout::{CQ_EX, OPS, QP_EX, context, cq, qp};
 use super::memory::{Memory, Process};
 use super::regions::Regions;
 use super::search::{is_completion_queue, is_context_size, is_queue_pair};
-use super::{Place, Site, of_provider, site};
+use super::{Place, Site, at_work, site};
 use crate::entry::Kernel;
 use crate::providers::Role;
 use crate::target::MappedFile;
@@ -63,7 +63,7 @@ pub fn places_of(pid: u32, object: ObjectAt, kernel: &Kernel) -> io::Result<Vec<
     let maps = File::open(format!("/proc/{pid}/maps"))?;
     let regions = Regions::parse(BufReader::new(maps))?;
     let functions = functions(&mut Process::open(pid)?, &regions, object);
-    let places = functions.into_iter().filter_map(|(role, at)| Some((role, of_provider(pid, &regions, at)?)));
+    let places = functions.into_iter().filter_map(|(role, at)| Some((role, at_work(pid, &regions, at)?)));
     let places: BTreeMap<Role, Place> = places.collect();
     let begins = Beginnings::default().of_all(places.values());
     if begins == Begins::NotHere {

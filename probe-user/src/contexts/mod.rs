@@ -150,7 +150,7 @@ pub fn find(pid: u32, confirmed: Option<&BTreeSet<u32>>, budget: &Budget) -> Res
     let mut memory = Process::open(pid).map_err(failed)?;
     let found = search::search(&mut memory, &regions, &Links(pid), confirmed, budget).map_err(failed)?;
     let places = |functions: BTreeMap<Role, u64>| {
-        functions.into_iter().filter_map(|(role, at)| Some((role, of_provider(pid, &regions, at)?))).collect()
+        functions.into_iter().filter_map(|(role, at)| Some((role, at_work(pid, &regions, at)?))).collect()
     };
     let contexts = found.contexts.into_iter().map(|c| Context {
         address: c.address,
@@ -192,14 +192,27 @@ fn place(pid: u32, regions: &Regions, address: u64) -> Option<Place> {
     Some(Place { file: region.file(pid), offset })
 }
 
-/// The same of a function of a provider. Those of libibverbs itself do nothing but say that there is no such operation:
-/// they stand in a context for what its provider does not have, and for all of it until the provider has filled it in.
-fn of_provider(pid: u32, regions: &Regions, address: u64) -> Option<Place> {
-    place(pid, regions, address).filter(|place| !is_libibverbs(&place.file.path))
+/// The same of a function that does something: libibverbs has functions that stand in a context for what its provider does
+/// not have, and for all of it until the provider has filled it in. Others of its functions are what a provider goes
+/// through (`ibv_cmd_req_notify_cq`).
+fn at_work(pid: u32, regions: &Regions, address: u64) -> Option<Place> {
+    place(pid, regions, address).filter(|place| !is_stand_in(place))
 }
 
-fn is_libibverbs(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("libibverbs.so"))
+fn is_stand_in(place: &Place) -> bool {
+    let name = place.file.path.file_name().and_then(|name| name.to_str());
+    if !name.is_some_and(|name| name.starts_with("libibverbs.so")) {
+        return false;
+    }
+    let mut code = [0; 16];
+    let read = place.file.open().and_then(|file| file.read_at(&mut code, place.offset));
+    read.is_ok_and(|n| answers_at_once(&code[..n.min(code.len())]))
+}
+
+/// `mov $errno,%eax; ret`, perhaps behind an `endbr64`.
+fn answers_at_once(code: &[u8]) -> bool {
+    let code = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code);
+    matches!(code, [0xb8, _, _, _, _, 0xc3, ..])
 }
 
 /// The place in a file of code at an address of a process; `None` where there is none.
@@ -309,6 +322,8 @@ fn site(role: Role, file_offset: u64, mapped: &MappedFile, begins: Begins, kerne
 
 #[cfg(test)]
 mod tests {
+    use object::{Object as _, ObjectSymbol as _};
+
     use super::*;
 
     #[test]
@@ -319,16 +334,29 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_libibverbs_itself_are_no_provider_s() {
-        for (path, is_its) in [
-            ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0", true),
-            ("/opt/own/libibverbs.so.1", true),
-            ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", false),
-            ("/usr/lib/libmlx5.so.1", false),
-            ("/", false),
-        ] {
-            assert_eq!(is_libibverbs(Path::new(path)), is_its, "{path}");
+    fn a_function_that_answers_at_once_stands_in_for_one() {
+        assert!(answers_at_once(&[0xb8, 0x5f, 0, 0, 0, 0xc3]));
+        assert!(answers_at_once(&[0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 0x5f, 0, 0, 0, 0xc3, 0x66]));
+        // One that goes on, one that is cut short, none.
+        assert!(!answers_at_once(&[0xb8, 0x5f, 0, 0, 0, 0x48, 0xc3]));
+        assert!(!answers_at_once(&[0xb8, 0x5f, 0, 0, 0]) && !answers_at_once(&[]));
+    }
+
+    #[test]
+    fn what_libibverbs_does_itself_for_a_provider_is_no_stand_in() {
+        let path = fs::canonicalize("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").expect("libibverbs");
+        let data = fs::read(&path).expect("libibverbs");
+        let file = object::File::parse(&*data).expect("an ELF file");
+        let mapped = MappedFile { pid: std::process::id(), range: "0-0".to_owned(), path, deleted: false };
+        let is_stand_in_at = |offset| is_stand_in(&Place { file: mapped.clone(), offset });
+        for name in ["ibv_cmd_req_notify_cq", "ibv_cmd_poll_cq", "ibv_cmd_post_send"] {
+            let symbol = file.dynamic_symbols().find(|symbol| symbol.name() == Ok(name)).expect("a function");
+            // What is code stands in that file where it is mapped.
+            assert!(!is_stand_in_at(symbol.address()), "{name}");
         }
+        let eopnotsupp = [0xb8, 0x5f, 0, 0, 0, 0xc3];
+        let stand_in = data.windows(6).position(|code| code == eopnotsupp).expect("one that stands in");
+        assert!(is_stand_in_at(stand_in as u64));
     }
 
     #[test]
