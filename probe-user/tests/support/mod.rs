@@ -51,7 +51,7 @@ impl Trace {
                 Record::Process(process) => {
                     trace.processes.insert(process.id, process);
                 }
-                Record::Sample(sample) => trace.last.extend(sample.processes.into_iter().map(|p| (p.id, p))),
+                Record::Sample(sample) => sample.processes.into_iter().for_each(|of| trace.take(of)),
                 Record::Event(event) => trace.events.push(event),
                 Record::Probe(probe) => trace.probes.push(probe),
                 Record::Footer(footer) => trace.footer = Some(footer),
@@ -59,6 +59,14 @@ impl Trace {
             }
         }
         trace
+    }
+
+    /// A sample tells what changed: calls are in it only where there were some since the one before.
+    fn take(&mut self, mut sample: ProcessSample) {
+        if let Some(before) = self.last.remove(&sample.id).filter(|_| sample.calls.is_empty()) {
+            (sample.calls, sample.latency_ns) = (before.calls, before.latency_ns);
+        }
+        self.last.insert(sample.id, sample);
     }
 
     /// Counts of a call in one process.
