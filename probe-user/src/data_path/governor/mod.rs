@@ -270,7 +270,7 @@ impl State {
                 continue;
             }
             let of_process = process.look_at(&spent, now, costs, &allowed, false);
-            functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.bystanders.join(part));
+            functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.bystanders.join(&part.paid));
         }
     }
 }

@@ -231,18 +231,20 @@ impl Process {
         };
         let hits_of = [[hits::POSTS, hits::POST_RETURNS], [hits::POLLS, hits::POLL_RETURNS]];
         let functions = std::array::from_fn(|part| slices::Spent {
-            hits: hits_of[part].into_iter().map(new).sum(),
+            paid: slices::Paid {
+                hits: hits_of[part].into_iter().map(new).sum(),
+                cost_ns: (costs.part_ns(spent, part) - costs.part_ns(&last.spent, part)).max(0.0),
+                cpu_ns: self.cpu * seconds * 1e9,
+                busy_ns,
+                cpus: self.cpu,
+            },
             operations: spent.operations[part].saturating_sub(last.spent.operations[part]),
             beside: spent.beside.saturating_sub(last.spent.beside),
-            cost_ns: (costs.part_ns(spent, part) - costs.part_ns(&last.spent, part)).max(0.0),
-            cpu_ns: self.cpu * seconds * 1e9,
-            busy_ns,
-            cpus: self.cpu,
             processes: u32::from(spent.operations[part] > last.spent.operations[part]),
             bystanders: slices::Paid::default(),
         });
         self.last = Some(Last { at: now, spent: *spent, cpu_ns: cpu_now });
-        self.at_functions |= functions.iter().any(|part| part.hits > 0);
+        self.at_functions |= functions.iter().any(|part| part.paid.hits > 0);
         // In a pause too, its CPU time earns what the next slice may cost.
         if self.at_functions { functions } else { nothing }
     }

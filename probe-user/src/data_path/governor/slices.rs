@@ -51,20 +51,12 @@ pub struct SlicesTold {
 /// What processes did and paid at a part of the functions of a provider.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Spent {
-    /// Hits, returns included.
-    pub hits: u64,
+    /// What they paid.
+    pub paid: Paid,
     /// Posts, or completion entries, that the hits stand for.
     pub operations: u64,
     /// Posts while polls were watched in a slice.
     pub beside: u64,
-    /// What they cost.
-    pub cost_ns: f64,
-    /// CPU time of the processes, by what they use on the average: of it what may be paid is a part.
-    pub cpu_ns: f64,
-    /// CPU time of the processes in just this time, hits included.
-    pub busy_ns: f64,
-    /// CPUs they use.
-    pub cpus: f64,
     /// Processes that did something.
     pub processes: u32,
     /// What others paid that are not watched.
@@ -78,11 +70,11 @@ pub struct Paid {
     pub hits: u64,
     /// What they cost.
     pub cost_ns: f64,
-    /// As in [`Spent`].
+    /// CPU time of the processes, by what they use on the average: of it what may be paid is a part.
     pub cpu_ns: f64,
-    /// As in [`Spent`].
+    /// CPU time of the processes in just this time, hits included.
     pub busy_ns: f64,
-    /// As in [`Spent`].
+    /// CPUs they use.
     pub cpus: f64,
 }
 
@@ -96,43 +88,42 @@ impl Paid {
         self.cpus = self.cpus.max(other.cpus);
     }
 
-    /// Adds what another process did at the same time.
-    pub fn join(&mut self, other: &Spent) {
+    /// Adds another process at the same time.
+    pub fn join(&mut self, other: &Self) {
         let cpus = self.cpus + other.cpus;
-        let Spent { hits, cost_ns, cpu_ns, busy_ns, .. } = *other;
-        self.add(&Self { hits, cost_ns, cpu_ns, busy_ns, cpus });
+        self.add(other);
+        self.cpus = cpus;
+    }
+
+    /// Takes over the hits of another part.
+    fn take_hits(&mut self, other: &mut Self) {
+        self.hits += std::mem::take(&mut other.hits);
+        self.cost_ns += std::mem::take(&mut other.cost_ns);
     }
 }
 
 impl Spent {
     /// Adds another time.
     pub fn add(&mut self, other: &Self) {
-        self.hits += other.hits;
+        self.paid.add(&other.paid);
         self.operations += other.operations;
         self.beside += other.beside;
-        self.cost_ns += other.cost_ns;
-        self.cpu_ns += other.cpu_ns;
-        self.busy_ns += other.busy_ns;
-        self.cpus = self.cpus.max(other.cpus);
         self.processes = self.processes.max(other.processes);
         self.bystanders.add(&other.bystanders);
     }
 
-    /// Hits, those of bystanders included.
-    pub fn all_hits(&self) -> u64 {
-        self.hits + self.bystanders.hits
-    }
-
-    /// CPUs used, those of bystanders included.
-    pub fn all_cpus(&self) -> f64 {
-        self.cpus + self.bystanders.cpus
+    /// What all paid, watched or not.
+    pub fn paid_by_all(&self) -> Paid {
+        let mut all = self.paid;
+        all.join(&self.bystanders);
+        all
     }
 
     /// Adds another process at the same time.
     pub fn join(&mut self, other: &Self) {
-        let (cpus, processes) = (self.cpus + other.cpus, self.processes + other.processes);
+        let (cpus, processes) = (self.paid.cpus + other.paid.cpus, self.processes + other.processes);
         self.add(other);
-        (self.cpus, self.processes) = (cpus, processes);
+        (self.paid.cpus, self.processes) = (cpus, processes);
     }
 }
 
@@ -271,11 +262,8 @@ impl Slices {
     fn as_paid(&self, spent: &[Spent; part::COUNT]) -> [Spent; part::COUNT] {
         let [mut posts, mut polls] = *spent;
         if self.parts[part::POLLS].is_in_slice() && !self.parts[part::POSTS].is_always() {
-            polls.hits += std::mem::take(&mut posts.hits);
-            polls.cost_ns += std::mem::take(&mut posts.cost_ns);
-            let (of_polls, of_posts) = (&mut polls.bystanders, &mut posts.bystanders);
-            of_polls.hits += std::mem::take(&mut of_posts.hits);
-            of_polls.cost_ns += std::mem::take(&mut of_posts.cost_ns);
+            polls.paid.take_hits(&mut posts.paid);
+            polls.bystanders.take_hits(&mut posts.bystanders);
         }
         [posts, polls]
     }

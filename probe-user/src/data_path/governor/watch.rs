@@ -7,7 +7,7 @@ use probe_common::wire::Slice;
 
 use super::estimate::{Correction, Estimate, Ledger, Taken};
 use super::plan::{self, Allowed, Next, SliceSeen};
-use super::slices::{SlicesTold, Spent};
+use super::slices::{Paid, SlicesTold, Spent};
 use super::spread::Unbounded;
 use crate::attach::Link;
 use crate::collect::clock::now_ns;
@@ -235,10 +235,10 @@ impl Watch {
         }
         self.take_in(spent, allowed);
         self.seen.add(spent);
-        self.was_hit |= spent.hits > 0;
+        self.was_hit |= spent.paid.hits > 0;
         match self.state {
             State::Always { since }
-                if now.duration_since(since) >= FIRST_LOOK || self.seen.all_hits() >= MANY_HITS =>
+                if now.duration_since(since) >= FIRST_LOOK || self.seen.paid_by_all().hits >= MANY_HITS =>
             {
                 self.judge(now, since, single_stepped, allowed)
             }
@@ -246,10 +246,10 @@ impl Watch {
                 let counted = until.duration_since(since);
                 self.watched += counted;
                 let in_place = now.duration_since(opened).as_nanos().max(1) as f64;
-                let paid = self.seen.cost_ns / in_place;
+                let Paid { cost_ns, busy_ns, .. } = self.seen.paid;
+                let paid = cost_ns / in_place;
                 // One that is kept from a processor by others loses by its own time, one that waits by that of the clock.
-                let of_cpu =
-                    if self.seen.busy_ns > 0.0 { self.seen.cost_ns / self.seen.busy_ns } else { 0.0 };
+                let of_cpu = if busy_ns > 0.0 { cost_ns / busy_ns } else { 0.0 };
                 self.ledger.take(Taken {
                     stands_for: (gap + counted).as_secs_f64(),
                     seconds: counted.as_secs_f64(),
@@ -271,16 +271,16 @@ impl Watch {
     /// What was done and paid since the last look, whatever state that was in.
     fn take_in(&mut self, spent: &Spent, allowed: &Allowed) {
         // Whoever shares the provider with what is watched is spared as that is.
-        let income = allowed.overhead * (spent.cpu_ns + spent.bystanders.cpu_ns);
+        let paid = spent.paid_by_all();
+        let income = allowed.overhead * paid.cpu_ns;
         let paid_off = (income * PAID_OFF).min(self.arrears_ns);
         self.arrears_ns -= paid_off;
-        self.debt_ns += spent.cost_ns + spent.bystanders.cost_ns - (income - paid_off);
+        self.debt_ns += paid.cost_ns - (income - paid_off);
         if self.is_paused() && self.number == 0 {
             self.fall_behind();
         }
-        let cpus = spent.all_cpus();
-        if cpus > 0.0 {
-            self.debt_ns = self.debt_ns.max(-allowed.overhead * cpus * SAVED_S * 1e9);
+        if paid.cpus > 0.0 {
+            self.debt_ns = self.debt_ns.max(-allowed.overhead * paid.cpus * SAVED_S * 1e9);
         }
         self.several |= spent.processes > 1;
         self.ledger.count(spent.operations as f64, self.is_always());
@@ -312,16 +312,16 @@ impl Watch {
     /// Decides after having seen something, with the probes in place until now.
     fn judge(&mut self, now: Instant, since: Instant, single_stepped: bool, allowed: &Allowed) -> Change {
         let mut change = Change::None;
-        let bystanders = self.seen.bystanders;
-        if self.seen.all_hits() == 0 || self.seen.busy_ns + bystanders.busy_ns <= 0.0 {
+        let paid = self.seen.paid_by_all();
+        if paid.hits == 0 || paid.busy_ns <= 0.0 {
             // Nothing was done: nothing is paid.
             if self.is_always() {
                 self.stay(now, since);
             }
             return change;
         }
-        follow(&mut self.share, self.seen.hits, self.seen.cost_ns, self.seen.busy_ns);
-        follow(&mut self.bystanders_share, bystanders.hits, bystanders.cost_ns, bystanders.busy_ns);
+        follow(&mut self.share, &self.seen.paid);
+        follow(&mut self.bystanders_share, &self.seen.bystanders);
         self.judged = true;
         match (plan::next(&SliceSeen { share: self.dearest_share(), single_stepped }, allowed), self.state) {
             (Next::Always, State::Always { .. }) => self.stay(now, since),
@@ -355,7 +355,7 @@ impl Watch {
         /// So many times as much is too much at once.
         const TOO_MUCH: f64 = 10.0;
         self.dearest_share() < allowed.overhead * TOO_MUCH
-            && self.debt_ns <= allowed.overhead * self.seen.all_cpus() * SAVED_S * 1e9
+            && self.debt_ns <= allowed.overhead * self.seen.paid_by_all().cpus * SAVED_S * 1e9
     }
 
     /// Share of hits in the time of those that they take most of.
@@ -455,9 +455,9 @@ impl Watch {
 
 /// Takes in what share of the time hits took. Of few hits little is known: one that was timed while others held the
 /// processor is most of their cost.
-fn follow(share: &mut f64, hits: u64, cost_ns: f64, busy_ns: f64) {
-    if hits > 0 && busy_ns > 0.0 {
-        let (now, hits) = ((cost_ns / busy_ns).clamp(0.0, 0.99), hits as f64);
+fn follow(share: &mut f64, paid: &Paid) {
+    if paid.hits > 0 && paid.busy_ns > 0.0 {
+        let (now, hits) = ((paid.cost_ns / paid.busy_ns).clamp(0.0, 0.99), paid.hits as f64);
         *share += (now - *share) * hits / (hits + 100.0);
     }
 }
