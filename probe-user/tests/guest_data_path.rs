@@ -2,13 +2,16 @@
 
 mod data_path;
 
+use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use data_path::failed::{CASES, check_failed, fails};
 use data_path::{
     BANDWIDTH, Case, Held, PROBE, attach_to_running, attach_to_running_by, check, check_buffers, check_posts,
-    count_script, perftest, posts,
+    compiled, count_script, perftest, posts,
 };
 use serde_json::Value;
 
@@ -112,7 +115,7 @@ fn sampled_ratios_and_rates_of_perftest_are_as_true_as_they_say() {
         let wrs = wrs * times;
         let arguments = &format!("{arguments} -n {wrs}");
         let wrs = f64::from(wrs);
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let path = sampled(arguments, port, &folder.path().join(port.to_string()));
         println!("{arguments}: {} s", began.elapsed().as_secs());
         let figure = |name: &str| path[name].as_f64().unwrap_or_else(|| panic!("no {name} in {path}"));
@@ -135,5 +138,61 @@ fn sampled_ratios_and_rates_of_perftest_are_as_true_as_they_say() {
                 "{arguments}: {rates:?} {observed}"
             );
         }
+    }
+}
+
+/// The events of profilers that tracefs knows of.
+fn events_of_profilers(list: &str) -> Vec<String> {
+    let events = fs::read_to_string(Path::new("/sys/kernel/tracing").join(list)).expect("tracefs");
+    events.lines().filter(|event| event.contains("rdma_probe_")).map(str::to_owned).collect()
+}
+
+/// Counts a process at default settings until it is killed.
+fn counting(pid: u32) -> Child {
+    let mut command = Command::new(PROBE);
+    command.args(["count", "--pid", &pid.to_string()]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut profiler = command.spawn().expect("the profiler");
+    let says = BufReader::new(profiler.stderr.take().expect("a pipe"));
+    let line = says.lines().map_while(Result::ok).find(|line| line.ends_with("counting"));
+    assert!(line.is_some(), "the profiler does not count");
+    profiler
+}
+
+#[test]
+#[ignore = "needs soft-RoCE: cargo xtask vm test"]
+fn what_a_killed_profiler_leaves_hits_nobody_and_is_cleared_by_the_next() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let says = folder.path().join("did");
+    let mut program = Command::new(compiled(folder.path(), "steady"));
+    program.arg(&says).args(["600", "1000", "1", "1", "16", "0", "busy"]);
+    let program = Held(program.spawn().expect("the program"));
+    let patience = Instant::now() + Duration::from_secs(60);
+    while fs::metadata(&says).map_or(true, |file| file.len() == 0) {
+        assert!(Instant::now() < patience, "it does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut killed = counting(program.0.id());
+    // Where a program has one link for all places, nothing comes and goes by itself.
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let one_by_one = release.starts_with("6.1.");
+    assert_eq!(events_of_profilers("uprobe_events").is_empty(), !one_by_one, "{release}");
+    killed.kill().expect("a profiler to kill");
+    killed.wait().expect("its end");
+    // Nobody can hit an event that is not open.
+    let left = events_of_profilers("uprobe_events");
+    assert_eq!(left.is_empty(), !one_by_one, "{left:?}");
+    for event in &left {
+        let name =
+            event.split_ascii_whitespace().next().and_then(|event| event.split_once(':')).expect("a name").1;
+        let enabled = Path::new("/sys/kernel/tracing/events").join(name).join("enable");
+        assert_eq!(fs::read_to_string(enabled).expect("a state").trim(), "0", "{event}");
+    }
+    let next = Command::new(PROBE)
+        .args(["count", "--pid", &program.0.id().to_string(), "-d", "2s"])
+        .output()
+        .expect("the profiler");
+    assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
+    for list in ["uprobe_events", "kprobe_events"] {
+        assert_eq!(events_of_profilers(list), [""; 0], "{list}");
     }
 }

@@ -13,4 +13,5 @@ pub use library::{Attachment, LibraryProbes, drop_links};
 pub use multi::attach_file as attach_many;
 pub use perf::{Link, Pmu, pid_namespace_is_initial};
 pub use program::{LoadError, Programs, Setting};
+pub use tracefs::{FileEvent, FileEvents};
 pub use verdict::{AttachError, Circumstances, verdict_of, verdict_on_loading};

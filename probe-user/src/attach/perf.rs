@@ -27,7 +27,7 @@ pub struct Link {
 }
 
 impl From<OwnedFd> for Link {
-    /// A link that refers to no event.
+    /// A link that refers to no event, or an event without a link of its own.
     fn from(link: OwnedFd) -> Self {
         Self { _link: link, _event: None }
     }
@@ -144,28 +144,56 @@ impl Pmu {
 /// # Errors
 /// [`AttachError`] with the kernel's answer.
 pub fn attach_event(program: BorrowedFd<'_>, id: u64, cookie: u64) -> Result<Link, AttachError> {
-    let attr = PerfEventAttr {
+    link(open(&of_tracefs(id))?, program, cookie)
+}
+
+/// Attaches a program to such an event of a place in a file, without anybody hitting it by that: the program runs as long as
+/// the event is open otherwise ([`open_event`]). It is open for this process alone, which does not map the file.
+///
+/// # Errors
+/// [`AttachError`] with the kernel's answer.
+pub fn attach_to_hidden(program: BorrowedFd<'_>, id: u64, cookie: u64) -> Result<Link, AttachError> {
+    /// `disabled` and `enable_on_exec` of `perf_event_attr`: the kernel need not go through all that map the file.
+    const NEVER: u64 = 1 | 1 << 12;
+    const ANY_CPU: libc::c_int = -1;
+    let attr = PerfEventAttr { flags: NEVER, ..of_tracefs(id) };
+    link(open_for(&attr, std::process::id() as libc::pid_t, ANY_CPU)?, program, cookie)
+}
+
+/// Opens such an event for all processes, without a program of its own.
+///
+/// # Errors
+/// [`AttachError`] with the kernel's answer.
+pub fn open_event(id: u64) -> Result<Link, AttachError> {
+    open(&of_tracefs(id)).map(Link::from)
+}
+
+fn of_tracefs(id: u64) -> PerfEventAttr {
+    PerfEventAttr {
         kind: PERF_TYPE_TRACEPOINT,
         size: PERF_ATTR_SIZE_VER5,
         config: id,
         sample_period: 1,
         ..PerfEventAttr::default()
-    };
-    link(open(&attr)?, program, cookie)
+    }
 }
 
 fn open(attr: &PerfEventAttr) -> Result<OwnedFd, AttachError> {
-    const ANY_PID: libc::c_int = -1;
+    const ANY_PID: libc::pid_t = -1;
     // The program runs wherever the place is hit; the CPU only says whose event list the event is kept on.
     const FIRST_CPU: libc::c_int = 0;
+    open_for(attr, ANY_PID, FIRST_CPU)
+}
+
+fn open_for(attr: &PerfEventAttr, pid: libc::pid_t, cpu: libc::c_int) -> Result<OwnedFd, AttachError> {
     const NO_GROUP: libc::c_int = -1;
     // SAFETY: the attribute is as long as it says; the kernel copies what it points to during the call.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
             std::ptr::from_ref(attr),
-            ANY_PID,
-            FIRST_CPU,
+            pid,
+            cpu,
             NO_GROUP,
             PERF_FLAG_FD_CLOEXEC,
         )

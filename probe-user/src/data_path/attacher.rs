@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,8 @@ use super::group::{Group, Way};
 use super::point::{self, Point, Turn};
 use super::{Costs, Recipes, Source, own_sites};
 use crate::attach::{
-    AttachError, Circumstances, Link, LoadError, Pmu, Programs, drop_links, verdict_of, verdict_on_loading,
+    AttachError, Circumstances, FileEvent, FileEvents, Link, LoadError, Pmu, Programs, drop_links,
+    verdict_of, verdict_on_loading,
 };
 use crate::collect::clock::now_ns;
 use crate::contexts::{self, Budget, ContextsError};
@@ -36,6 +37,8 @@ const MOST_SEEN: usize = 1024;
 pub struct Attacher {
     kernel: Kernel,
     pmu: Result<Pmu, AttachError>,
+    /// For places that come and go one by one; `None` until there are any, and where tracefs has none.
+    events: Option<Option<FileEvents>>,
     programs: Arc<Programs>,
     /// Those that were needed so far, or why they cannot be had.
     loaded: BTreeMap<&'static str, Result<Arc<OwnedFd>, LoadError>>,
@@ -91,6 +94,7 @@ impl Attacher {
         Self {
             kernel: Kernel::running(),
             pmu: Pmu::read("uprobe"),
+            events: None,
             programs,
             loaded: BTreeMap::new(),
             for_many: BTreeMap::new(),
@@ -253,18 +257,23 @@ impl Attacher {
         let file = Arc::clone(&held.file);
         self.load_beforehand(&points);
         let mut unleft = HashSet::new();
-        let is_governed = !own_sites::is_own(shown);
-        let hold = self.asking.governor().filter(|_| is_governed).map(Governor::hold);
-        if let (false, Some(governor)) = (is_governed || points.is_empty(), self.asking.governor()) {
-            governor.brace();
-        }
+        let is_function = !own_sites::is_own(shown);
+        let is_governed = is_function && self.asking.governor().is_some();
+        let hold = match self.asking.governor() {
+            Some(governor) if is_function => Some(governor.hold()),
+            Some(governor) if !points.is_empty() => {
+                governor.brace();
+                None
+            }
+            _ => None,
+        };
         for turn in [Turn::First, Turn::Then, Turn::Last] {
             let now: Vec<Point> = points
                 .iter()
                 .filter(|point| point.turn == turn && !unleft.contains(&(point.name, point.offset)))
                 .copied()
                 .collect();
-            for (of_group, outcome) in self.attach_turn(&file, &now) {
+            for (of_group, outcome) in self.attach_turn(&file, &now, is_governed) {
                 for point in &of_group {
                     if outcome.is_err() {
                         // What cannot be left is not entered.
@@ -312,8 +321,13 @@ impl Attacher {
     }
 
     /// Attaches points of one turn: those of one program with one link where the kernel knows that, and all of them take
-    /// a probe.
-    fn attach_turn(&mut self, file: &Arc<File>, points: &[Point]) -> Vec<(Vec<Point>, Result<Put, Failure>)> {
+    /// a probe. Places that are `governed` come and go.
+    fn attach_turn(
+        &mut self,
+        file: &Arc<File>,
+        points: &[Point],
+        governed: bool,
+    ) -> Vec<(Vec<Point>, Result<Put, Failure>)> {
         let mut by_program: BTreeMap<(&'static str, bool), Vec<Point>> = BTreeMap::new();
         for point in points {
             by_program.entry((point.program, point.returns)).or_default().push(*point);
@@ -337,8 +351,8 @@ impl Attacher {
                 continue;
             }
             for point in points {
-                let each = self.for_each(&point);
-                let group = each.map(|(program, pmu)| group(program, Way::Each(pmu), &[point]));
+                let each = self.for_each(file, &point, governed);
+                let group = each.map(|(program, way)| group(program, way, &[point]));
                 wanted.push((vec![point], group));
             }
         }
@@ -349,14 +363,14 @@ impl Attacher {
             if outcome.is_err() && points.len() > 1 {
                 // One of them is to blame: it is found by itself.
                 for point in points {
-                    let each = self.for_each(&point);
+                    let each = self.for_each(file, &point, governed);
                     again.push((
                         vec![point],
-                        each.map(|(program, pmu)| Group {
+                        each.map(|(program, way)| Group {
                             turn: point.turn,
                             part: point.part(),
                             program,
-                            way: Way::Each(pmu),
+                            way,
                             file: Arc::clone(file),
                             places: vec![(point.offset, point.cookie)],
                             returns: point.returns,
@@ -372,20 +386,36 @@ impl Attacher {
     }
 
     /// The program for attaching place by place, and how.
-    fn for_each(&mut self, point: &Point) -> Result<(Arc<OwnedFd>, Pmu), Failure> {
+    fn for_each(
+        &mut self,
+        file: &File,
+        point: &Point,
+        governed: bool,
+    ) -> Result<(Arc<OwnedFd>, Way), Failure> {
         let load = || self.programs.load_uprobe(point.program).map(Arc::new);
         let program = match self.loaded.entry(point.program).or_insert_with(load) {
             Ok(program) => Arc::clone(program),
             Err(error) => return Err(Failure::Load(verdict_on_loading(error))),
         };
+        if let Some(event) = governed.then(|| self.standing(&program, file, point)).flatten() {
+            return Ok((program, Way::Standing(Arc::new(event))));
+        }
         match &self.pmu {
-            Ok(pmu) => Ok((program, *pmu)),
+            Ok(pmu) => Ok((program, Way::Each(*pmu))),
             Err(error) => {
                 let code = error.source.raw_os_error().unwrap_or(libc::ENODEV);
                 let source = std::io::Error::from_raw_os_error(code);
                 Err(Failure::Attach(AttachError { step: error.step, source }))
             }
         }
+    }
+
+    /// An event for a place that comes and goes; `None` where there can be none: it is attached to by itself then.
+    fn standing(&mut self, program: &OwnedFd, file: &File, point: &Point) -> Option<FileEvent> {
+        let events = self.events.get_or_insert_with(|| FileEvents::new().ok()).as_ref()?;
+        let path = path_of(file);
+        let path = path.to_string_lossy();
+        events.make(program.as_fd(), &path, point.offset, point.returns, point.cookie).ok()
     }
 
     /// Detaches everything: what was attached last goes first, so that no call is entered that is not left.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use super::point::Turn;
-use crate::attach::{AttachError, Link, Pmu, attach_many};
+use crate::attach::{AttachError, FileEvent, Link, Pmu, attach_many};
 
 /// A program, and where it goes.
 #[derive(Debug, Clone)]
@@ -27,10 +27,12 @@ pub struct Group {
 }
 
 /// How a program is attached.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Way {
     /// With one link (Linux 6.6): put in place and taken away in one go.
     Many,
+    /// By an event that stays and has the program: opened and closed without a wait.
+    Standing(Arc<FileEvent>),
     /// With a link for each place.
     Each(Pmu),
 }
@@ -44,8 +46,9 @@ impl Group {
         // The file itself, whatever its path leads to by now.
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let program = self.program.as_fd();
-        match self.way {
+        match &self.way {
             Way::Many => attach_many(program, &path, &self.places, self.returns).map(|link| vec![link]),
+            Way::Standing(event) => event.open().map(|link| vec![link]),
             Way::Each(pmu) => self
                 .places
                 .iter()
