@@ -77,6 +77,53 @@ pub mod hits {
     pub const TIMED: u64 = 16;
 }
 
+/// Programs at functions of a provider.
+pub mod function {
+    /// How many there are.
+    pub const COUNT: usize = 15;
+    /// Their names; each has its place.
+    pub const NAMES: [&str; COUNT] = [
+        "post_send_enter",
+        "post_send_leave",
+        "post_recv_enter",
+        "post_recv_leave",
+        "poll_enter",
+        "poll_cq_leave",
+        "start_poll_leave",
+        "next_poll_leave",
+        "req_notify_enter",
+        "wr_start_enter",
+        "wr_build_enter",
+        "wr_set_enter",
+        "wr_complete_enter",
+        "wr_complete_leave",
+        "wr_abort_enter",
+    ];
+
+    /// Which of them were ever hit, by anybody, by their places: 1 or 0.
+    pub type Hit = [u8; COUNT];
+
+    /// The place of a program; `None` of one that is no such program.
+    pub const fn place(name: &str) -> Option<usize> {
+        let mut place = 0;
+        while place < COUNT {
+            if are_equal(NAMES[place].as_bytes(), name.as_bytes()) {
+                return Some(place);
+            }
+            place += 1;
+        }
+        None
+    }
+
+    const fn are_equal(one: &[u8], other: &[u8]) -> bool {
+        let mut n = 0;
+        while n < one.len() && n < other.len() && one[n] == other[n] {
+            n += 1;
+        }
+        n == one.len() && n == other.len()
+    }
+}
+
 /// Until when the hits of a part of a provider's functions count, and what they count for. All zeroes: always, and once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]

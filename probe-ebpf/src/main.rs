@@ -28,6 +28,7 @@ mod errno;
 mod failures;
 mod family;
 mod frames;
+mod functions;
 mod gap;
 mod hot;
 mod maps;
@@ -46,6 +47,14 @@ mod walk;
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::macros::{kprobe, kretprobe, raw_tracepoint, uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RawTracePointContext, RetProbeContext};
+use probe_common::wire::function;
+
+/// Notes that the program of this name was hit.
+macro_rules! hit {
+    ($program:ident) => {
+        functions::hit(const { function::place(stringify!($program)).expect("a program at functions") })
+    };
+}
 
 /// Entry of a library function.
 #[uprobe]
@@ -129,6 +138,7 @@ pub fn site_polled(ctx: ProbeContext) -> u32 {
 /// Entry of a provider's `post_send`.
 #[uprobe]
 pub fn post_send_enter(ctx: ProbeContext) -> u32 {
+    hit!(post_send_enter);
     post::send_enter(&ctx);
     0
 }
@@ -136,6 +146,7 @@ pub fn post_send_enter(ctx: ProbeContext) -> u32 {
 /// Its return.
 #[uretprobe]
 pub fn post_send_leave(ctx: RetProbeContext) -> u32 {
+    hit!(post_send_leave);
     post::send_leave(&ctx);
     0
 }
@@ -143,6 +154,7 @@ pub fn post_send_leave(ctx: RetProbeContext) -> u32 {
 /// Entry of a provider's `post_recv` or `post_srq_recv`.
 #[uprobe]
 pub fn post_recv_enter(ctx: ProbeContext) -> u32 {
+    hit!(post_recv_enter);
     post::receive_enter(&ctx);
     0
 }
@@ -150,6 +162,7 @@ pub fn post_recv_enter(ctx: ProbeContext) -> u32 {
 /// Its return.
 #[uretprobe]
 pub fn post_recv_leave(ctx: RetProbeContext) -> u32 {
+    hit!(post_recv_leave);
     post::receive_leave(&ctx);
     0
 }
@@ -157,6 +170,7 @@ pub fn post_recv_leave(ctx: RetProbeContext) -> u32 {
 /// Entry of a provider's `poll_cq`, `start_poll` or `next_poll`.
 #[uprobe]
 pub fn poll_enter(ctx: ProbeContext) -> u32 {
+    hit!(poll_enter);
     poll::enter(&ctx);
     0
 }
@@ -164,6 +178,7 @@ pub fn poll_enter(ctx: ProbeContext) -> u32 {
 /// Return of `poll_cq`.
 #[uretprobe]
 pub fn poll_cq_leave(ctx: RetProbeContext) -> u32 {
+    hit!(poll_cq_leave);
     poll::leave(&ctx);
     0
 }
@@ -171,6 +186,7 @@ pub fn poll_cq_leave(ctx: RetProbeContext) -> u32 {
 /// Return of `start_poll`.
 #[uretprobe]
 pub fn start_poll_leave(ctx: RetProbeContext) -> u32 {
+    hit!(start_poll_leave);
     poll::start_leave(&ctx);
     0
 }
@@ -178,6 +194,7 @@ pub fn start_poll_leave(ctx: RetProbeContext) -> u32 {
 /// Return of `next_poll`.
 #[uretprobe]
 pub fn next_poll_leave(ctx: RetProbeContext) -> u32 {
+    hit!(next_poll_leave);
     poll::next_leave(&ctx);
     0
 }
@@ -185,6 +202,7 @@ pub fn next_poll_leave(ctx: RetProbeContext) -> u32 {
 /// Entry of a provider's `req_notify_cq`.
 #[uprobe]
 pub fn req_notify_enter(ctx: ProbeContext) -> u32 {
+    hit!(req_notify_enter);
     poll::notify(&ctx);
     0
 }
@@ -192,6 +210,7 @@ pub fn req_notify_enter(ctx: ProbeContext) -> u32 {
 /// Entry of a provider's `wr_start`.
 #[uprobe]
 pub fn wr_start_enter(ctx: ProbeContext) -> u32 {
+    hit!(wr_start_enter);
     batch::start(&ctx);
     0
 }
@@ -199,6 +218,7 @@ pub fn wr_start_enter(ctx: ProbeContext) -> u32 {
 /// Entry of a provider's `wr_send` and its like.
 #[uprobe]
 pub fn wr_build_enter(ctx: ProbeContext) -> u32 {
+    hit!(wr_build_enter);
     batch::build(&ctx);
     0
 }
@@ -206,6 +226,7 @@ pub fn wr_build_enter(ctx: ProbeContext) -> u32 {
 /// Entry of a provider's `wr_set_sge` and its like.
 #[uprobe]
 pub fn wr_set_enter(ctx: ProbeContext) -> u32 {
+    hit!(wr_set_enter);
     batch::set(&ctx);
     0
 }
@@ -213,6 +234,7 @@ pub fn wr_set_enter(ctx: ProbeContext) -> u32 {
 /// Entry of a provider's `wr_complete`.
 #[uprobe]
 pub fn wr_complete_enter(ctx: ProbeContext) -> u32 {
+    hit!(wr_complete_enter);
     batch::complete_enter(&ctx);
     0
 }
@@ -220,6 +242,7 @@ pub fn wr_complete_enter(ctx: ProbeContext) -> u32 {
 /// Its return.
 #[uretprobe]
 pub fn wr_complete_leave(ctx: RetProbeContext) -> u32 {
+    hit!(wr_complete_leave);
     batch::complete_leave(&ctx);
     0
 }
@@ -227,6 +250,7 @@ pub fn wr_complete_leave(ctx: RetProbeContext) -> u32 {
 /// Entry of a provider's `wr_abort`.
 #[uprobe]
 pub fn wr_abort_enter(ctx: ProbeContext) -> u32 {
+    hit!(wr_abort_enter);
     batch::abort(&ctx);
     0
 }

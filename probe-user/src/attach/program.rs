@@ -11,7 +11,7 @@ use probe_common::wire::{KernelOffsets, LOSSES, Site, Slice, Target};
 
 use super::multi::{self, Many};
 use crate::collect::wire::{
-    Buckets, Counters, DataPathTables, PlainRecipe, PlainSite, PlainSlice, TargetTables,
+    Buckets, Counters, DataPathTables, FunctionTables, PlainRecipe, PlainSite, TargetTables,
 };
 
 /// Names a BPF object to use in place of the one built in.
@@ -241,12 +241,12 @@ impl Programs {
         Some(self.many.as_ref()?.load(name))
     }
 
-    /// The slices of time in which the functions of providers count, by part.
+    /// How the functions of providers are watched.
     ///
     /// # Errors
     /// As [`Programs::take_events`].
-    pub fn take_slices(&mut self) -> Result<Array<MapData, PlainSlice>, LoadError> {
-        self.take("SLICES")
+    pub fn take_functions(&mut self) -> Result<FunctionTables, LoadError> {
+        Ok(FunctionTables { slices: self.take("SLICES")?, hit: self.take("HIT")? })
     }
 
     /// Where the programs read whose completion entry an extended queue stands at.

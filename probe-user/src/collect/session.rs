@@ -307,8 +307,8 @@ impl Session {
         let asking = match self.options.data_path {
             Posts::Sampled(allowed) if counting.is_some() => {
                 // Whoever takes a table keeps it: programs that are loaded later refer to it.
-                let slice = programs.take_slices()?;
-                let governor = Governor::start(allowed, taps, targets.clone(), costs.clone(), slice, told);
+                let tables = programs.take_functions()?;
+                let governor = Governor::start(allowed, taps, targets.clone(), costs.clone(), tables, told);
                 Asking::Governed(governor.map_err(|error| no_thread(&error))?)
             }
             _ => Asking::Everything { taps },

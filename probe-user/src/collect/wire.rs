@@ -7,6 +7,7 @@ use probe_common::failures::{Failed, FailureKey};
 use probe_common::hot::{Account, Place};
 use probe_common::recipe::Recipe;
 use probe_common::under_way::{Ring, RingKey};
+use probe_common::wire::function::Hit;
 use probe_common::wire::{
     BucketKey, CallCounters, CallKey, CallMessage, ProcessMessage, STACK_FRAMES, Site, Slice, StackedCall,
     Target,
@@ -25,6 +26,14 @@ pub struct TargetTables {
     pub accounts: Array<MapData, PlainAccount>,
     /// Processes that are not watched, and were hit at functions of providers.
     pub bystanders: HashMap<MapData, u32, PlainTarget>,
+}
+
+/// How functions of providers are watched.
+pub struct FunctionTables {
+    /// The slices of time in which they count, by [`probe_common::wire::part`].
+    pub slices: Array<MapData, PlainSlice>,
+    /// One entry: which programs there were ever hit.
+    pub hit: Array<MapData, Hit>,
 }
 
 /// The tables of the data path.

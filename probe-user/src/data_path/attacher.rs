@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use probe_common::site::Rates;
+use probe_common::wire::function;
 
 use super::governor::{Flags, Governor};
-use super::group::{Group, Way};
+use super::group::{Group, Placed, Way};
 use super::point::{self, Point, Turn};
 use super::{Costs, Recipes, Source, own_sites};
 use crate::attach::{
@@ -283,11 +284,11 @@ impl Attacher {
                     }
                     probes.push(told(point, shown, self.verdict(outcome.as_ref().err())));
                 }
-                let Ok((group, put)) = outcome else { continue };
+                let Ok(placed) = outcome else { continue };
                 match self.asking.governor().filter(|_| is_governed) {
                     // At once: a program that is busy pays for them already, and may be spared the rest for now.
-                    Some(governor) => governor.take(group, put),
-                    None => self.links.extend(put.into_iter().map(|link| (turn, link))),
+                    Some(governor) => governor.take(placed),
+                    None => self.links.extend(placed.links.into_iter().map(|link| (turn, link))),
                 }
             }
         }
@@ -327,32 +328,23 @@ impl Attacher {
         file: &Arc<File>,
         points: &[Point],
         governed: bool,
-    ) -> Vec<(Vec<Point>, Result<Put, Failure>)> {
+    ) -> Vec<(Vec<Point>, Result<Placed, Failure>)> {
         let mut by_program: BTreeMap<(&'static str, bool), Vec<Point>> = BTreeMap::new();
         for point in points {
             by_program.entry((point.program, point.returns)).or_default().push(*point);
         }
         let mut wanted = Vec::new();
-        for ((program, returns), points) in by_program {
+        for ((program, _), points) in by_program {
             let load = || self.programs.load_uprobe_for_many(program)?.ok().map(Arc::new);
             let many = self.for_many.entry(program).or_insert_with(load).clone();
-            let group = |program, way, points: &[Point]| Group {
-                turn: points[0].turn,
-                part: points[0].part(),
-                program,
-                way,
-                file: Arc::clone(file),
-                places: points.iter().map(|point| (point.offset, point.cookie)).collect(),
-                returns,
-            };
             if let Some(program) = many {
-                let group = group(program, Way::Many, &points);
+                let group = group(file, &points, program, Way::Many);
                 wanted.push((points, Ok(group)));
                 continue;
             }
             for point in points {
                 let each = self.for_each(file, &point, governed);
-                let group = each.map(|(program, way)| group(program, way, &[point]));
+                let group = each.map(|(program, way)| group(file, &[point], program, way));
                 wanted.push((vec![point], group));
             }
         }
@@ -364,18 +356,8 @@ impl Attacher {
                 // One of them is to blame: it is found by itself.
                 for point in points {
                     let each = self.for_each(file, &point, governed);
-                    again.push((
-                        vec![point],
-                        each.map(|(program, way)| Group {
-                            turn: point.turn,
-                            part: point.part(),
-                            program,
-                            way,
-                            file: Arc::clone(file),
-                            places: vec![(point.offset, point.cookie)],
-                            returns: point.returns,
-                        }),
-                    ));
+                    let group = each.map(|(program, way)| group(file, &[point], program, way));
+                    again.push((vec![point], group));
                 }
             } else {
                 outcomes.push((points, outcome));
@@ -442,12 +424,24 @@ fn steadily_hit(point: &Point) -> Option<(Source, usize, Class)> {
     Some((source, point.part(), point.class?))
 }
 
-/// Probes in place, and how they are put there again.
-type Put = (Group, Vec<Link>);
+/// Points of one program, at least one.
+fn group(file: &Arc<File>, points: &[Point], program: Arc<OwnedFd>, way: Way) -> Group {
+    let Point { turn, returns, program: name, .. } = points[0];
+    Group {
+        turn,
+        part: points[0].part(),
+        function: function::place(name),
+        program,
+        way,
+        file: Arc::clone(file),
+        places: points.iter().map(|point| (point.offset, point.cookie)).collect(),
+        returns,
+    }
+}
 
 fn attach_at_once(
     wanted: Vec<(Vec<Point>, Result<Group, Failure>)>,
-) -> Vec<(Vec<Point>, Result<Put, Failure>)> {
+) -> Vec<(Vec<Point>, Result<Placed, Failure>)> {
     let outcomes = Mutex::new(Vec::with_capacity(wanted.len()));
     let threads = AT_ONCE.min(wanted.len());
     let wanted = Mutex::new(wanted);
@@ -457,7 +451,7 @@ fn attach_at_once(
             scope.spawn(|| {
                 while let Some((points, group)) = next() {
                     let outcome = group.and_then(|group| match group.attach() {
-                        Ok(links) => Ok((group, links)),
+                        Ok(links) => Ok(Placed { group, links }),
                         Err(error) => Err(Failure::Attach(error)),
                     });
                     outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((points, outcome));

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 
+use probe_common::wire::function::Hit;
+
 use super::point::Turn;
 use crate::attach::{AttachError, FileEvent, Link, Pmu, attach_many};
 
@@ -14,6 +16,9 @@ pub struct Group {
     pub turn: Turn,
     /// The part of the functions it belongs to ([`probe_common::wire::part`]).
     pub part: usize,
+    /// Its place among the programs at functions of a provider ([`probe_common::wire::function`]); `None` of one at sites of
+    /// ours.
+    pub function: Option<usize>,
     /// The program.
     pub program: Arc<OwnedFd>,
     /// How it is attached: with one link for all places, or place by place.
@@ -35,6 +40,33 @@ pub enum Way {
     Standing(Arc<FileEvent>),
     /// With a link for each place.
     Each(Pmu),
+}
+
+/// A program, in place or not.
+#[derive(Debug)]
+pub struct Placed {
+    /// Which, and where.
+    pub group: Group,
+    /// Its probes; none while it is not in place.
+    pub links: Vec<Link>,
+}
+
+impl Placed {
+    /// Puts it in place where it is not.
+    ///
+    /// # Errors
+    /// As [`Group::attach`].
+    pub fn put(&mut self) -> Result<(), AttachError> {
+        if self.links.is_empty() {
+            self.links = self.group.attach()?;
+        }
+        Ok(())
+    }
+
+    /// Whether anybody was ever hit by it.
+    pub fn is_hit(&self, hit: &Hit) -> bool {
+        self.group.function.is_none_or(|place| hit[place] != 0)
+    }
 }
 
 impl Group {

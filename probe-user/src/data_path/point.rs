@@ -150,6 +150,8 @@ impl Point {
 mod tests {
     use std::collections::BTreeSet;
 
+    use probe_common::wire;
+
     use super::*;
     use crate::providers::Probed;
 
@@ -182,6 +184,14 @@ mod tests {
             };
             assert_eq!(points.iter().map(|p| p.returns).collect::<Vec<_>>(), said, "{role:?}");
         }
+    }
+
+    #[test]
+    fn every_program_at_functions_notes_that_it_was_hit() {
+        let programs = Role::ALL.iter().flat_map(|role| function(*role, 0, 0, Class::Emulated));
+        let placed: BTreeSet<_> = programs.map(|point| wire::function::place(point.program)).collect();
+        assert_eq!(placed, (0..wire::function::COUNT).map(Some).collect());
+        assert_eq!(wire::function::place("site_posted"), None);
     }
 
     #[test]

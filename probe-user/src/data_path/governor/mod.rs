@@ -19,7 +19,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, MapData};
 use probe_common::wire::{Spent, part};
 
 pub use flags::Flags;
@@ -28,11 +27,10 @@ pub use slices::SlicesTold;
 
 use self::process::Process;
 use self::slices::Slices;
-use super::group::Group;
+use super::group::Placed;
 use super::own_time::{Bound, OwnTime};
 use super::{Costs, Targets};
-use crate::attach::Link;
-use crate::collect::wire::PlainSlice;
+use crate::collect::wire::FunctionTables;
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(20);
@@ -101,10 +99,10 @@ impl Governor {
         taps: bool,
         targets: Targets,
         costs: Costs,
-        slice: Array<MapData, PlainSlice>,
+        tables: FunctionTables,
         told: Told,
     ) -> std::io::Result<Self> {
-        let slices = Slices::new(slice, told);
+        let slices = Slices::new(tables, told);
         let state = State {
             processes: HashMap::new(),
             bystanders: HashMap::new(),
@@ -159,8 +157,8 @@ impl Governor {
     }
 
     /// A program has been put in place at functions of a provider; the governor decides from now on when it is.
-    pub fn take(&self, group: Group, links: Vec<Link>) {
-        self.shared.lock().slices.add(group, links);
+    pub fn take(&self, placed: Placed) {
+        self.shared.lock().slices.add(placed);
         self.shared.bell.notify_all();
     }
 

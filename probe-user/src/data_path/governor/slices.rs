@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, MapData};
 use probe_common::wire::{Slice, part};
 use serde::Serialize;
 
@@ -19,10 +18,9 @@ use super::plan::Allowed;
 use super::watch::{Change, Due, Watch};
 use super::{LONGEST_TICK, Told};
 use crate::attach::{Link, drop_links};
-use crate::collect::wire::PlainSlice;
+use crate::collect::wire::{FunctionTables, PlainSlice};
 use crate::data_path::Costs;
-use crate::data_path::group::Group;
-use crate::data_path::point::Turn;
+use crate::data_path::group::Placed;
 
 /// Times outside of slices of polls in which posts are remembered that are watched all the time.
 const REMEMBERED: usize = 64;
@@ -136,7 +134,7 @@ struct Outside {
 
 /// Both parts.
 pub struct Slices {
-    map: Array<MapData, PlainSlice>,
+    tables: FunctionTables,
     told: Told,
     parts: [Watch; part::COUNT],
     outside: Outside,
@@ -149,9 +147,9 @@ pub struct Slices {
 }
 
 impl Slices {
-    pub fn new(map: Array<MapData, PlainSlice>, told: Told) -> Self {
+    pub fn new(tables: FunctionTables, told: Told) -> Self {
         Self {
-            map,
+            tables,
             told,
             parts: Default::default(),
             outside: Outside::default(),
@@ -162,15 +160,11 @@ impl Slices {
         }
     }
 
-    /// More functions, which are watched now.
-    pub fn add(&mut self, group: Group, links: Vec<Link>) {
-        let watch = &mut self.parts[group.part];
-        watch.groups.push(group);
-        if watch.begin() {
-            watch.links.extend(links);
-        } else {
-            self.detach(links);
-        }
+    /// A program more, which is in place now. The next look takes it away again where nothing of it counts.
+    pub fn add(&mut self, program: Placed) {
+        let watch = &mut self.parts[program.group.part];
+        watch.programs.push(program);
+        watch.begin();
     }
 
     /// Time until something is to be changed, where that is known.
@@ -204,7 +198,7 @@ impl Slices {
                     if was_always {
                         self.parts[place].anchor(posts);
                     }
-                    self.close(place);
+                    self.set(place, self.parts[place].nothing());
                 }
                 Change::Open => {
                     self.open(place, posts);
@@ -213,6 +207,7 @@ impl Slices {
             }
             self.posts_seen |= place == part::POSTS && self.parts[place].ledger().slices() > slices;
         }
+        self.take_away();
         for place in 0..part::COUNT {
             let error = estimate::error(
                 self.parts[place].ledger().told(),
@@ -254,7 +249,7 @@ impl Slices {
 
     /// What each part may cost.
     fn of_each(&self, allowed: &Allowed) -> Allowed {
-        let parts = self.parts.iter().filter(|watch| !watch.groups.is_empty()).count();
+        let parts = self.parts.iter().filter(|watch| !watch.programs.is_empty()).count();
         Allowed { overhead: allowed.overhead / parts.max(1) as f64, ..*allowed }
     }
 
@@ -325,29 +320,27 @@ impl Slices {
         estimate::better(watch.so_far(&unknown, then), watch.ledger().of_posts(meanwhile))
     }
 
-    /// Ends the counting, and takes the probes away.
-    fn close(&mut self, place: usize) {
-        self.set(place, self.parts[place].nothing());
-        let links = std::mem::take(&mut self.parts[place].links);
+    /// Takes the probes away of which nothing counts, where they are hit. Those of posts stay beside polls.
+    fn take_away(&mut self) {
+        let is_beside = self.parts[part::POLLS].is_in_slice();
+        let Ok(hit) = self.tables.hit.get(&0, 0) else { return };
+        let mut links = Vec::new();
+        for (place, watch) in self.parts.iter_mut().enumerate() {
+            if !(watch.is_watched() || place == part::POSTS && is_beside) {
+                links.extend(watch.take_away(&hit));
+            }
+        }
         self.detach(links);
     }
 
     /// Puts the probes in place, and begins to count; so many posts were made so far.
     fn open(&mut self, place: usize, posts_made: f64) {
-        let [posts, polls] = &self.parts;
-        let beside: &[Group] = if place == part::POLLS && posts.is_paused() { &posts.groups } else { &[] };
-        let own: &[Group] = if place == part::POLLS { &polls.groups } else { &posts.groups };
-        let mut links = Vec::new();
         let began = Instant::now();
-        // Polls, which are hit most, last.
-        for groups in [beside, own] {
-            for turn in [Turn::First, Turn::Then, Turn::Last] {
-                for group in groups.iter().filter(|group| group.turn == turn) {
-                    // What cannot be attached any more is not seen in this slice; the others are.
-                    links.extend(group.attach().unwrap_or_default());
-                }
-            }
+        if place == part::POLLS && self.parts[part::POSTS].is_paused() {
+            self.parts[part::POSTS].put_in_place();
         }
+        self.parts[place].put_in_place();
+        let [posts, polls] = &self.parts;
         // How many completions there are for each post does not depend on what piled up meanwhile.
         let by_posts = place == part::POLLS && polls.ledger().beside().is_some();
         let held_up = began.elapsed();
@@ -370,13 +363,13 @@ impl Slices {
         let due = |then| Some(Due { operations: self.truth(place, then).value, rate: rate? });
         let correction = if place == part::POSTS { self.correction().middle() } else { 1.0 };
         let opening = watch.opening(length, due, correction, took);
-        let slice = self.parts[place].open(links, opening, posts_made);
+        let slice = self.parts[place].open(opening, posts_made);
         self.set(place, slice);
     }
 
     fn set(&mut self, place: usize, slice: Slice) {
         // The table has these places, which can always be written.
-        let _ = self.map.set(place as u32, PlainSlice(slice), 0);
+        let _ = self.tables.slices.set(place as u32, PlainSlice(slice), 0);
     }
 
     /// Detaching waits in the kernel: the program is free of the probes long before.
@@ -390,7 +383,9 @@ impl Slices {
 
     pub fn end(&mut self) {
         for watch in &mut self.parts {
-            drop_links(std::mem::take(&mut watch.links));
+            let placed = watch.programs.iter_mut();
+            drop_links(placed.flat_map(|program| std::mem::take(&mut program.links)).collect());
+            watch.programs.clear();
         }
         for thread in self.detaching.drain(..) {
             let _ = thread.join();

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use probe_common::wire::Slice;
+use probe_common::wire::function::Hit;
 
 use super::estimate::{Correction, Estimate, Ledger, Taken};
 use super::plan::{self, Allowed, Next, SliceSeen};
@@ -11,7 +12,8 @@ use super::slices::{Paid, SlicesTold, Spent};
 use super::spread::Unbounded;
 use crate::attach::Link;
 use crate::collect::clock::now_ns;
-use crate::data_path::group::Group;
+use crate::data_path::group::Placed;
+use crate::data_path::point::Turn;
 
 /// Before anything is decided, so much of the time must have been seen, or so many hits.
 const FIRST_LOOK: Duration = Duration::from_millis(15);
@@ -74,9 +76,8 @@ pub struct Opening {
 
 /// A part, and whether it is watched now.
 pub struct Watch {
-    pub groups: Vec<Group>,
-    /// Probes in place.
-    pub links: Vec<Link>,
+    /// Its programs.
+    pub programs: Vec<Placed>,
     state: State,
     number: u64,
     /// Since something can be watched.
@@ -119,8 +120,7 @@ pub struct Watch {
 impl Default for Watch {
     fn default() -> Self {
         Self {
-            groups: Vec::new(),
-            links: Vec::new(),
+            programs: Vec::new(),
             state: State::Always { since: Instant::now() },
             number: 0,
             began: None,
@@ -147,13 +147,33 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// There is something to be watched from now on. True where it is in place now.
-    pub fn begin(&mut self) -> bool {
+    /// There is something to be watched from now on.
+    pub fn begin(&mut self) {
         if self.began.is_none() {
             let now = Instant::now();
             (self.began, self.state) = (Some(now), State::Always { since: now });
         }
+    }
+
+    /// True where probes are to be in place.
+    pub fn is_watched(&self) -> bool {
         matches!(self.state, State::Always { .. } | State::Slice { .. })
+    }
+
+    /// Puts all in place that is not: polls, which are hit most, last.
+    pub fn put_in_place(&mut self) {
+        for turn in [Turn::First, Turn::Then, Turn::Last] {
+            for program in self.programs.iter_mut().filter(|program| program.group.turn == turn) {
+                // What cannot be attached any more is not seen in this slice; the others are.
+                let _ = program.put();
+            }
+        }
+    }
+
+    /// Takes those away that were ever hit: nobody pays for the others.
+    pub fn take_away(&mut self, hit: &Hit) -> Vec<Link> {
+        let hit = self.programs.iter_mut().filter(|program| program.is_hit(hit));
+        hit.flat_map(|program| std::mem::take(&mut program.links)).collect()
     }
 
     pub fn is_always(&self) -> bool {
@@ -230,7 +250,7 @@ impl Watch {
         allowed: &Allowed,
         may_open: bool,
     ) -> Change {
-        if self.groups.is_empty() {
+        if self.programs.is_empty() {
             return Change::None;
         }
         self.take_in(spent, allowed);
@@ -406,9 +426,8 @@ impl Watch {
     }
 
     /// The slice that counts from now on. `posts` is how many were made so far.
-    pub fn open(&mut self, links: Vec<Link>, opening: Opening, posts: f64) -> Slice {
+    pub fn open(&mut self, opening: Opening, posts: f64) -> Slice {
         let Opening { opened, since, length, gap, weight } = opening;
-        self.links = links;
         self.seen = Spent::default();
         if std::mem::take(&mut self.for_good) {
             self.posts_at_return = posts;
