@@ -3,14 +3,14 @@
 //! What each is hit by is counted, so that the governor can spare them, too. At sites of our own libraries there is nothing
 //! to be spared: other profilers may have asked those processes for theirs.
 
-use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::HashMap;
 use probe_common::wire::{Target, hits};
 
 use crate::count;
 use crate::maps::PROFILER_TGID;
-use crate::meter::NEW_TARGET;
+use crate::meter;
 
 /// By tgid. User space forgets those that end.
 #[map]
@@ -22,14 +22,7 @@ pub fn hit(tgid: u32, kind: usize) {
     if kind < hits::STREAMS || tgid == PROFILER_TGID.load() {
         return;
     }
-    let mut found = BYSTANDERS.get_ptr_mut(&tgid);
-    if found.is_none()
-        && let Some(new) = NEW_TARGET.get(0)
-    {
-        let _ = BYSTANDERS.insert(&tgid, new, BPF_NOEXIST as u64);
-        found = BYSTANDERS.get_ptr_mut(&tgid);
-    }
-    if let Some(found) = found {
+    if let Some(found) = meter::entry(&BYSTANDERS, tgid) {
         // SAFETY: a live map value, and a place within it.
         count::add(unsafe { (&raw mut (*found).spent.hits).cast::<u64>().add(kind) }, 1);
     }

@@ -5,7 +5,7 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::Array;
+use aya_ebpf::maps::{Array, HashMap};
 use probe_common::wire::{Loss, Slice, Spent, Target, hits, part};
 
 use crate::bystanders;
@@ -19,7 +19,7 @@ static SLICES: Array<Slice> = Array::with_max_entries(part::COUNT as u32, 0);
 
 /// What a new entry of the table of processes begins as; never written. Too large for the stack together with the rest.
 #[map]
-pub static NEW_TARGET: Array<Target> = Array::with_max_entries(1, 0);
+static NEW_TARGET: Array<Target> = Array::with_max_entries(1, 0);
 
 /// Longer, and the thread was not running: what is done here takes microseconds.
 const LONGEST_NS: u64 = 50_000;
@@ -62,19 +62,27 @@ pub fn hit(kind: usize) -> Option<(Subject, Meter)> {
 /// With the whole host watched, processes enter the table with their first hit.
 #[inline(always)]
 fn of_host(subject: Subject) -> Option<*mut Target> {
-    if let Some(found) = TARGETS.get_ptr_mut(&subject.tgid()) {
-        return Some(found);
-    }
-    if let Some(new) = NEW_TARGET.get(0) {
-        let _ = TARGETS.insert(&subject.tgid(), new, BPF_NOEXIST as u64);
-    }
-    let Some(found) = TARGETS.get_ptr_mut(&subject.tgid()) else {
+    let Some(found) = entry(&TARGETS, subject.tgid()) else {
         count::lose(Loss::Uncounted);
         return None;
     };
     // SAFETY: a live map value; others who come here write the same.
-    unsafe { (*found).start_ns = subject.start_ns };
+    unsafe {
+        if (*found).start_ns == 0 {
+            (*found).start_ns = subject.start_ns;
+        }
+    }
     Some(found)
+}
+
+/// The entry of a process in a table of processes, a new one where it had none. `None` with the table full.
+#[inline(always)]
+pub fn entry(table: &HashMap<u32, Target>, tgid: u32) -> Option<*mut Target> {
+    if let Some(found) = table.get_ptr_mut(&tgid) {
+        return Some(found);
+    }
+    let _ = table.insert(&tgid, NEW_TARGET.get(0)?, BPF_NOEXIST as u64);
+    table.get_ptr_mut(&tgid)
 }
 
 impl Meter {

@@ -262,13 +262,12 @@ impl State {
         self.bystanders.retain(|pid, _| hit.contains_key(pid));
         for (pid, spent) in hit {
             let process = self.bystanders.entry(pid).or_insert_with(|| Process::new(pid));
+            let of_process = process.look_at(&spent, now, costs, &allowed, false);
+            functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.bystanders.join(&part.paid));
             if process.is_gone() {
                 self.bystanders.remove(&pid);
                 self.targets.forget_bystander(pid);
-                continue;
             }
-            let of_process = process.look_at(&spent, now, costs, &allowed, false);
-            functions.iter_mut().zip(&of_process).for_each(|(sum, part)| sum.bystanders.join(&part.paid));
         }
     }
 }

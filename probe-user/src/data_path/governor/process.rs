@@ -61,6 +61,8 @@ pub struct Process {
     calm: u32,
     /// It was hit at functions of a provider.
     at_functions: bool,
+    /// It had no CPU time any more at the last look.
+    is_gone: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -92,6 +94,7 @@ impl Process {
             looks: 0,
             calm: 0,
             at_functions: false,
+            is_gone: false,
         }
     }
 
@@ -108,9 +111,9 @@ impl Process {
         }
     }
 
-    /// True where there is no such process any more.
+    /// True where there was no such process any more at the last look.
     pub fn is_gone(&self) -> bool {
-        cpu_time::of_process(self.pid).is_none()
+        self.is_gone
     }
 
     /// True where nothing can have hit it yet.
@@ -182,7 +185,9 @@ impl Process {
         if seconds < 1e-3 {
             return nothing;
         }
-        let cpu_now = cpu_time::of_process(self.pid).unwrap_or(last.cpu_ns);
+        let cpu_now = cpu_time::of_process(self.pid);
+        self.is_gone = cpu_now.is_none();
+        let cpu_now = cpu_now.unwrap_or(last.cpu_ns);
         let used_ns = cpu_now.saturating_sub(last.cpu_ns) as f64;
         // The kernel adds a running thread's time up at its ticks only.
         let part = (seconds / CPU_OVER_S).min(1.0);
