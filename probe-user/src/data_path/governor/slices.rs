@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_common::wire::{Slice, part};
+use probe_common::wire::{Slice, function, part};
 use serde::Serialize;
 
 use super::estimate::{self, Correction, Estimate, Pace};
@@ -323,7 +323,8 @@ impl Slices {
     /// Takes the probes away of which nothing counts, where they are hit. Those of posts stay beside polls.
     fn take_away(&mut self) {
         let is_beside = self.parts[part::POLLS].is_in_slice();
-        let Ok(hit) = self.tables.hit.get(&0, 0) else { return };
+        // Where that cannot be read, all go: what stays in place by mistake is paid for.
+        let hit = self.tables.hit.get(&0, 0).unwrap_or([1; function::COUNT]);
         let mut links = Vec::new();
         for (place, watch) in self.parts.iter_mut().enumerate() {
             if !(watch.is_watched() || place == part::POSTS && is_beside) {
