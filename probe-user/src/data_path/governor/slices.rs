@@ -322,6 +322,9 @@ impl Slices {
 
     /// Takes the probes away of which nothing counts, where they are hit. Those of posts stay beside polls.
     fn take_away(&mut self) {
+        if self.parts.iter().all(Watch::is_watched) {
+            return;
+        }
         let is_beside = self.parts[part::POLLS].is_in_slice();
         // Where that cannot be read, all go: what stays in place by mistake is paid for.
         let hit = self.tables.hit.get(&0, 0).unwrap_or([1; function::COUNT]);
