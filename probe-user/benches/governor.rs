@@ -11,7 +11,7 @@
 //! Then one recording of a whole run for what is sampled, and latencies with and without. At most ten minutes in all.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
@@ -94,7 +94,6 @@ fn main() {
         std::process::exit(1);
     }
     let pairs = words.first().and_then(|word| word.parse().ok()).unwrap_or(20);
-    build();
     let uptime = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let wanted = words.get(1);
     let loads =
@@ -283,7 +282,7 @@ impl Endless {
         let count = words.iter().position(|word| *word == "-n")?;
         words.splice(count..count + 2, ["-D", "600"]);
         words.retain(|word| *word != "-N");
-        let preload = library();
+        let preload = testkit::built("rnic-emu-preload", "librnic_emu.so");
         let start = |peer: Option<&str>| {
             let mut command = Command::new(load.program);
             command.args(["-d", "emu0", "-p", &port]).args(&words).args(peer);
@@ -400,7 +399,7 @@ fn run(load: &Load, recorded: bool) -> Option<Run> {
     let port = PORT.fetch_add(1, Relaxed).to_string();
     let mut arguments = vec!["-d", "emu0", "-p", &port];
     arguments.extend(load.arguments.split(' '));
-    let preload = library();
+    let preload = testkit::built("rnic-emu-preload", "librnic_emu.so");
     let server = Server(
         Command::new(load.program)
             .args(&arguments)
@@ -477,24 +476,6 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn library() -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_rdma-probe")).with_file_name("librnic_emu.so")
-}
-
-/// Where optimised programs are: beside this one, unless it was built as a test.
-fn release() -> PathBuf {
-    let built = Path::new(env!("CARGO_BIN_EXE_rdma-probe"));
-    built.ancestors().nth(2).map(|target| target.join("release")).unwrap_or_default()
-}
-
-fn build() {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "rnic-emu-preload"])
-        .args(library().starts_with(release()).then_some("--release"))
-        .status();
-    assert!(built.is_ok_and(|status| status.success()), "rnic-emu-preload does not build");
 }
 
 fn kernel() -> String {

@@ -11,13 +11,13 @@ use std::thread;
 
 use data_path::{
     Case, Held, PLAIN, attach_to_running, can_run, check, check_one_after_the_other, check_posts, count,
-    count_script_with, library, perftest, posts, rounds,
+    count_script_with, perftest, posts, rounds,
 };
 use support::compile;
 
 /// The emulated device, to be preloaded.
 fn device() -> PathBuf {
-    library("rnic-emu-preload", "librnic_emu.so")
+    testkit::built("rnic-emu-preload", "librnic_emu.so")
 }
 
 /// A program that posts and checks what it does, in a loop until `stop` exists; says how often it went round.

@@ -15,11 +15,11 @@ use std::time::Duration;
 use probe_user::merge::{Merger, Summary};
 use probe_user::sample::{OffsetFrom, Opcode, Record};
 use probe_user::trace::{Options, Reader, Writer};
-use support::{RECORDER, built, is_root};
+use support::{RECORDER, is_root};
 
 /// Records a command on the emulated device.
 fn record(options: &[&str], output: &Path, command: &[&str]) -> Child {
-    let device = built("rnic-emu-preload", "librnic_emu.so");
+    let device = testkit::built("rnic-emu-preload", "librnic_emu.so");
     Command::new("timeout")
         .args(["-k", "5", "100", RECORDER, "record", "--quiet", "--no-kernel", "--output"])
         .arg(output)
@@ -142,7 +142,7 @@ fn every_message_between_two_recordings_is_joined_and_narrows_the_clocks_offset(
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let library = built("verbs-tap", "libverbs_tap.so");
+    let library = testkit::built("verbs-tap", "libverbs_tap.so");
     let options = ["--tap", "--messages", "--tap-library", library.to_str().unwrap()];
     let [client, server] = both_ends(folder.path(), &options, &["ib_send_lat", "-n", "500", "-s", "32"]);
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use data_path::failed::{CASES, check_failed, fails};
 use data_path::{
     BANDWIDTH, Case, attach_to_running, can_run, check, check_buffers, check_crowd, check_posts, compiled,
-    count_script_with, library, perftest, posts,
+    count_script_with, perftest, posts,
 };
 
 /// Interfaces of `posts`: for posts and polls both, or one for either.
@@ -15,8 +15,8 @@ const INTERFACES: [&str; 4] = ["classic", "extended", "extended-post", "extended
 
 /// What is preloaded: the emulated device, and the tap before it.
 fn preloads() -> [String; 2] {
-    let device = library("rnic-emu-preload", "librnic_emu.so").display().to_string();
-    let tap = library("verbs-tap", "libverbs_tap.so");
+    let device = testkit::built("rnic-emu-preload", "librnic_emu.so").display().to_string();
+    let tap = testkit::built("verbs-tap", "libverbs_tap.so");
     let both = format!("{}:{device}", tap.display());
     [device, both]
 }
@@ -27,7 +27,7 @@ fn the_classic_interface_of_the_emulated_device_is_counted_to_the_last_request()
         return;
     }
     // What the shell has loaded is probed before its first command.
-    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let device = testkit::built("rnic-emu-preload", "librnic_emu.so");
     let script = perftest(&BANDWIDTH, "", "", "127.0.0.1", 19_500);
     let told = count_script_with(&script, &[("LD_PRELOAD", &device)]);
     check(&BANDWIDTH, &told, false);
@@ -39,7 +39,7 @@ fn the_extended_interface_of_the_emulated_device_is_counted_to_the_last_request(
         return;
     }
     // A part ID perftest knows makes it post through `ibv_wr_*`.
-    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let device = testkit::built("rnic-emu-preload", "librnic_emu.so");
     let environment = [("LD_PRELOAD", device.as_path()), ("RNIC_EMU_PART_ID", Path::new("4119"))];
     let cases: Vec<Case> = BANDWIDTH.into_iter().filter(|case| !case.more.contains("-c UC")).collect();
     let told = count_script_with(&perftest(&cases, "", "", "127.0.0.1", 19_600), &environment);
@@ -53,7 +53,7 @@ fn a_running_program_and_a_child_that_posts_under_an_optimised_probe_are_counted
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = posts(folder.path());
-    let device = library("rnic-emu-preload", "librnic_emu.so");
+    let device = testkit::built("rnic-emu-preload", "librnic_emu.so");
     let environment = [("LD_PRELOAD", device.to_str().expect("a path"))];
     for interface in INTERFACES {
         let told = attach_to_running(&program, &[interface, "60", "fork"], &environment);

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{RECORDER, built, compile, is_root};
+use support::{RECORDER, compile, is_root};
 
 /// Ends with the test.
 struct Running(Child);
@@ -158,7 +158,7 @@ fn posts_and_polls_of_a_running_process_are_served_where_that_is_asked_for() {
     if !is_root() || !installed("ib_write_bw") {
         return;
     }
-    let device = built("rnic-emu-preload", "librnic_emu.so");
+    let device = testkit::built("rnic-emu-preload", "librnic_emu.so");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let run = |more: &[&str]| {
         let mut command = Command::new("ib_write_bw");

@@ -14,7 +14,7 @@ use probe_user::report::{Filter, Process, Report, build};
 use probe_user::sample::{Opcode, PostedTo};
 use probe_user::trace::Reader;
 use serde_json::Value;
-use support::{RECORDER, built, is_root};
+use support::{RECORDER, is_root};
 
 struct Setting {
     folder: tempfile::TempDir,
@@ -24,8 +24,10 @@ struct Setting {
 
 impl Setting {
     fn new() -> Self {
-        let (tap, device) =
-            (built("verbs-tap", "libverbs_tap.so"), built("rnic-emu-preload", "librnic_emu.so"));
+        let (tap, device) = (
+            testkit::built("verbs-tap", "libverbs_tap.so"),
+            testkit::built("rnic-emu-preload", "librnic_emu.so"),
+        );
         Self { folder: tempfile::tempdir().expect("a folder"), tap, device }
     }
 

@@ -7,7 +7,7 @@ use matrix::{BANDWIDTH, Case, PLAIN, Setting, preload, run};
 
 fn setting(part_id: Option<&'static str>) -> Setting<'static> {
     let tap = fake::library();
-    let device = fake::built("rnic-emu-preload", "librnic_emu.so");
+    let device = testkit::built("rnic-emu-preload", "librnic_emu.so");
     let environment = part_id.map(|id| ("RNIC_EMU_PART_ID", id)).into_iter().collect();
     Setting {
         preload: preload(&[&tap, &device]),

@@ -127,7 +127,7 @@ const IN_GUEST: Duration = Duration::from_secs(3600);
 pub fn gallery(gallery: &Gallery) -> Result<u8> {
     if let Some(kernel) = &gallery.kernel {
         let device = format!("GALLERY_DEVICE={}", vm::agent::DEVICE);
-        return vm::test::one(kernel, ("probe-user", "gallery"), SICK, &[&device], IN_GUEST);
+        return vm::test::one(kernel, "gallery", SICK, &[&device], IN_GUEST);
     }
     let mut build = command::cargo();
     build.args(["build", "--quiet", "--package", "workloads", "--package", "rnic-emu-preload"]);

@@ -1,7 +1,7 @@
 //! `cargo xtask screenshots`: every page of the dashboard as a picture, from a recorded trace.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -38,18 +38,31 @@ pub fn main(options: &Options) -> Result<u8> {
         "--package",
         "workloads",
     ]))?;
-    let kept = paths::workspace().join(FOLDER);
-    if !options.check {
-        print!("{}", draw(&kept)?);
-        return Ok(0);
+    if options.check {
+        check()?;
+    } else {
+        print!("{}", draw(&kept())?);
     }
+    Ok(0)
+}
+
+/// Compares the pictures with what the programs draw that were built before.
+///
+/// # Errors
+/// When the dashboard cannot read the trace or a picture is stale.
+pub fn check() -> Result<()> {
+    let kept = kept();
     let fresh = paths::target().join("screens");
     draw(&fresh)?;
     let stale = stale(&kept, &fresh)?;
     if stale.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     bail!("no longer what the dashboard draws: {}; run `cargo xtask screenshots`", stale.join(", "))
+}
+
+fn kept() -> PathBuf {
+    paths::workspace().join(FOLDER)
 }
 
 /// Draws every page into `folder`; returns the names of the files as the dashboard prints them.

@@ -87,17 +87,6 @@ pub fn can_run() -> bool {
     true
 }
 
-/// A preloadable library of the workspace, built if need be.
-pub fn library(package: &str, file: &str) -> PathBuf {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", package])
-        .status()
-        .expect("cargo runs");
-    assert!(built.success(), "{package} does not build");
-    let program = Path::new(PROBE);
-    program.with_file_name(file)
-}
-
 impl Case {
     fn arguments(&self) -> String {
         let mut text = format!("-n{} -s{} -q{} -l{}", self.iterations, self.size, self.qps, self.list);

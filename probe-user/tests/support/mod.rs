@@ -17,20 +17,6 @@ pub const RECORDER: &str = env!("CARGO_BIN_EXE_rdma-probe");
 /// Every recording ends within this, or has hung.
 const LIMIT_SECONDS: &str = "400";
 
-/// A preloadable library, two folders up from the test program: `cargo test` does not build one that nothing links.
-pub fn built(package: &str, file: &str) -> PathBuf {
-    let folder = Path::new(RECORDER).parent().expect("target/PROFILE");
-    if let Some(cargo) = std::env::var_os("CARGO") {
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--package", package, "--target-dir"]).arg(folder.with_file_name(""));
-        if folder.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo").success(), "cannot build {package}");
-    }
-    folder.join(file)
-}
-
 /// A trace, read.
 #[derive(Debug, Default)]
 pub struct Trace {

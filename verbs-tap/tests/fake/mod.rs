@@ -25,26 +25,7 @@ pub const LEFT_ERRNO: i32 = 4242;
 
 /// The library under test.
 pub fn library() -> PathBuf {
-    built("verbs-tap", "libverbs_tap.so")
-}
-
-/// A preloadable library of the profile's own, two folders up from the test program. `cargo test` does not build a
-/// library that nothing links, so it is built here, where there is a cargo.
-pub fn built(package: &str, file: &str) -> PathBuf {
-    let program = std::env::current_exe().expect("own path");
-    let folder = program.ancestors().nth(2).expect("target/PROFILE");
-    if let Some(cargo) = std::env::var_os("CARGO") {
-        let mut build = std::process::Command::new(cargo);
-        build
-            .args(["build", "--quiet", "--package", package])
-            .arg("--target-dir")
-            .arg(folder.with_file_name(""));
-        if folder.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo").success(), "cannot build {package}");
-    }
-    folder.join(file)
+    testkit::built("verbs-tap", "libverbs_tap.so")
 }
 
 /// A function of the loaded tap.

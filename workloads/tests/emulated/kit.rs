@@ -3,36 +3,18 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 
 /// The program under test.
 pub fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_rdma-workload"))
 }
 
-/// A file of another package beside the program: cargo does not build it for a test of this one.
-pub fn built(package: &str, file: &str) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let program = program();
-    let folder = program.parent().expect("a program lies in a folder");
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", package, "--target-dir"]);
-    build.arg(folder.parent().expect("target/debug has a parent"));
-    if folder.ends_with("release") {
-        build.arg("--release");
-    }
-    let status = build.status().expect("cargo runs");
-    let place = folder.join(file);
-    assert!(status.success() && place.is_file(), "{file} cannot be built");
-    place
-}
-
 /// The program, with the emulated device's library beside it.
 pub fn emulated() -> Command {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
-        built("rnic-emu-preload", "librnic_emu.so");
+        testkit::built("rnic-emu-preload", "librnic_emu.so");
     });
     let mut command = Command::new(program());
     command.env_remove("LD_PRELOAD");

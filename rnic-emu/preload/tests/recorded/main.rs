@@ -34,7 +34,7 @@ fn can_run() -> bool {
 
 /// Runs the program under `rdma-probe record`. Returns the report and the device's counters at the program's end.
 fn recorded(name: &str, options: &[&str]) -> (Value, Snapshot) {
-    let probe = kit::built("probe-user", "rdma-probe");
+    let probe = testkit::built("probe-user", "rdma-probe");
     let folder = std::env::temp_dir().join(format!("rnic-emu-recorded-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let trace = folder.join("trace");
@@ -127,7 +127,7 @@ fn posts_and_polls_are_recorded_to_the_last_one() {
     if !can_run() {
         return;
     }
-    let probe: PathBuf = kit::built("probe-user", "rdma-probe");
+    let probe: PathBuf = testkit::built("probe-user", "rdma-probe");
     let help = Command::new(probe).args(["record", "--help"]).output().expect("it runs");
     if !String::from_utf8_lossy(&help.stdout).contains("--data-path") {
         return eprintln!("skipped: this rdma-probe records no posts and polls yet");

@@ -1,0 +1,37 @@
+//! What the tests of several crates share: finding what another crate of the workspace builds.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Set for tests by who has built the whole workspace just before: nothing is built again then. (Of one package alone,
+/// cargo builds every dependency anew whose features differ from those that all packages together ask for.)
+pub const BUILT: &str = "RDMA_PROBE_BUILT";
+
+/// The file that `package` builds under the name `file`, in the profile of the running test. It is built first, for
+/// `cargo test` builds no preloadable library and no other package's program; in a virtual machine, which has no cargo,
+/// it is there already.
+///
+/// # Panics
+/// When it does not build.
+pub fn built(package: &str, file: &str) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    let test = env::current_exe().expect("own path");
+    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+    if let (None, Some(cargo)) = (env::var_os(BUILT), env::var_os("CARGO")) {
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--package", package, "--target-dir"]).arg(target(profile));
+        build.args(profile.ends_with("release").then_some("--release"));
+        assert!(build.status().expect("cargo").success(), "cannot build {package}");
+    }
+    let built = profile.join(file);
+    assert!(built.is_file(), "'{}' is not there: cargo build --package {package}", built.display());
+    built
+}
+
+fn target(profile: &Path) -> &Path {
+    profile.parent().expect("a profile's folder lies in the target folder")
+}
