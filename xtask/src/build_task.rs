@@ -58,6 +58,24 @@ pub fn workspace(release: bool) -> Result<()> {
     command::run(&mut cargo)
 }
 
+/// Builds every binary, library and test but xtask's, with the features that all tests together have: of one package
+/// alone, or of all without their tests, cargo builds every dependency anew whose features then differ.
+pub fn with_tests() -> std::process::Command {
+    let mut cargo = command::cargo();
+    cargo.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--workspace",
+        "--exclude",
+        "xtask",
+        "--lib",
+        "--bins",
+        "--tests",
+    ]);
+    cargo
+}
+
 fn check() -> Result<u8> {
     match ebpf::check()? {
         Comparison::Same => {

@@ -7,6 +7,7 @@ mod step;
 use anyhow::Result;
 use clap::Args;
 
+use crate::build_task;
 use crate::command;
 use crate::ebpf::{self, Comparison};
 use crate::screenshots;
@@ -75,10 +76,7 @@ pub fn main(options: &Options, by: By) -> Result<u8> {
     let mut clippy = command::cargo();
     clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
     steps.command("clippy", clippy);
-    // All at once: what is built for one package alone has other features, and is built once more.
-    let mut build = command::cargo();
-    build.args(["build", "--quiet", "--workspace", "--locked", "--lib", "--bins", "--tests"]);
-    steps.command("build", build);
+    steps.command("build", build_task::with_tests());
     steps.command("tests", tests());
     steps.take("pictures", |_| {
         screenshots::check()?;

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::session::{self, PassOn, Sink};
 use super::{Options, kernel};
+use crate::build_task;
 use crate::command::{self, quoted};
 use crate::test::counts;
 
@@ -86,7 +87,7 @@ pub fn main(test: &Test) -> Result<u8> {
 pub fn one(kernel: &str, target: &str, name: &str, env: &[&str], limit: Duration) -> Result<u8> {
     let programs = built(target)?;
     let argv = vec!["sh".into(), "-c".into(), script(&programs, &["--nocapture", name])];
-    let mut plan = super::plan(&Options::new(kernel), argv, false, Some(limit))?;
+    let mut plan = super::plan(&prepared(kernel), argv, false, Some(limit))?;
     plan.job.env.extend(env.iter().map(Into::into));
     session::run(&plan, &mut PassOn)
 }
@@ -110,11 +111,16 @@ fn in_guest(
     sink: &mut dyn Sink,
 ) -> Result<u8> {
     let argv = vec!["sh".into(), "-c".into(), script(programs, arguments)];
-    let mut plan = super::plan(&Options::new(kernel), argv, false, Some(LIMIT))?;
+    let mut plan = super::plan(&prepared(kernel), argv, false, Some(LIMIT))?;
     if let Some((name, value)) = env {
         plan.job.env.push(super::assignment(OsStr::new(name), value.as_os_str()));
     }
     session::run(&plan, sink)
+}
+
+/// The usual guest; everything was built with the tests.
+fn prepared(kernel: &str) -> Options {
+    Options { no_build: true, ..Options::new(kernel) }
 }
 
 /// A compiled test program and the folder it expects to run in.
@@ -161,9 +167,9 @@ fn programs() -> Result<Vec<Program>> {
     built(&format!("{PREFIX}*"))
 }
 
-/// Builds the tests of all crates whose names match, with the features that all tests together have: those of one
-/// package alone would be built once more.
+/// Builds everything, and finds the tests whose names match.
 fn built(pattern: &str) -> Result<Vec<Program>> {
+    command::run(&mut build_task::with_tests())?;
     let mut cargo = command::cargo();
     cargo.args(["test", "--no-run", "--quiet", "--locked", "--message-format=json-render-diagnostics"]);
     cargo.args(["--workspace", "--test", pattern]);
