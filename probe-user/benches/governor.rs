@@ -17,8 +17,10 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use probe_user::data_path::cpu_time;
 use rnic_emu::stats::{self, QpCounter};
 use serde_json::Value;
+use testkit::Held;
 
 /// How long a load is watched, and left alone, at a time.
 const WINDOW: Duration = Duration::from_millis(500);
@@ -250,13 +252,7 @@ fn rate(pid: u32, time: Duration) -> Option<Rate> {
 
 /// CPU time of a process, in seconds.
 fn cpu_s(pid: u32) -> Option<f64> {
-    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
-    // SAFETY: each call writes the one value it is given, and fails for a process that is gone.
-    let is_known = unsafe {
-        libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) == 0
-            && libc::clock_gettime(clock, &raw mut time) == 0
-    };
-    is_known.then(|| time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
+    cpu_time::of_process(pid).map(|ns| ns as f64 / 1e9)
 }
 
 /// The values between which the median of what these are drawn from lies with 95 % confidence: order statistics, which
@@ -271,8 +267,8 @@ fn interval(sorted: &[f64]) -> (f64, f64) {
 
 /// A run of perftest that goes on until it is dropped.
 struct Endless {
-    client: Ended,
-    _server: Ended,
+    client: Held,
+    _server: Held,
 }
 
 impl Endless {
@@ -287,7 +283,7 @@ impl Endless {
             let mut command = Command::new(load.program);
             command.args(["-d", "emu0", "-p", &port]).args(&words).args(peer);
             let command = command.env("LD_PRELOAD", &preload).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().ok().map(Ended)
+            command.spawn().ok().map(Held)
         };
         let server = start(None)?;
         until_listening(&port);
@@ -316,16 +312,6 @@ fn until_listening(port: &str) {
             return;
         }
         thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A process that does not outlive this one's interest.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

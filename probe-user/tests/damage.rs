@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 
 use data_path::{
-    Case, Held, PLAIN, attach_to_running, can_run, check, check_one_after_the_other, check_posts, count,
+    Case, PLAIN, attach_to_running, can_run, check, check_one_after_the_other, check_posts, count,
     count_script_with, perftest, posts, rounds,
 };
 use support::compile;
+use testkit::Held;
 
 /// The emulated device, to be preloaded.
 fn device() -> PathBuf {

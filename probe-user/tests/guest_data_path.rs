@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use data_path::failed::{CASES, check_failed, fails};
 use data_path::{
-    BANDWIDTH, Case, Held, PROBE, attach_to_running, attach_to_running_by, check, check_buffers, check_posts,
+    BANDWIDTH, Case, PROBE, attach_to_running, attach_to_running_by, check, check_buffers, check_posts,
     compiled, count_script, perftest, posts,
 };
 use serde_json::Value;
+use testkit::Held;
 
 #[test]
 #[ignore = "needs soft-RoCE: cargo xtask vm test"]

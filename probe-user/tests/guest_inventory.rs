@@ -3,14 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::collections::BTreeSet;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use probe_user::devices::{Inventory, inventory};
 use serde_json::Value;
+use testkit::Held;
 
 /// Ends the programs under observation, also when an assertion fails.
-struct Programs(Vec<Child>);
+struct Programs(Vec<Held>);
 
 impl Programs {
     fn start(&mut self, command: &[&str]) {
@@ -21,16 +22,7 @@ impl Programs {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        self.0.push(child);
-    }
-}
-
-impl Drop for Programs {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.0.push(Held(child));
     }
 }
 

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use probe_user::sample::{Call, Record};
 use probe_user::trace::Reader;
 use support::{RECORDER, Trace, compile, is_root};
+use testkit::Held;
 
 /// A program that registers without end, ended with the test.
 struct Target {
-    child: Child,
+    child: Held,
     folder: tempfile::TempDir,
 }
 
@@ -27,7 +28,7 @@ impl Target {
         let user = compile(folder.path(), "user.c", "user", &["-pthread", "-ldl"]);
         let child =
             Command::new(user).args(["forever", "0"]).arg(library).stdout(Stdio::null()).spawn().unwrap();
-        Self { child, folder }
+        Self { child: Held(child), folder }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -46,13 +47,6 @@ impl Target {
 
     fn assert_unharmed(&mut self) {
         assert!(self.child.try_wait().unwrap().is_none(), "the target has ended");
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

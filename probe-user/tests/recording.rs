@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use probe_user::sample::{Call, Verdict};
 use support::{RECORDER, Trace, compile, is_root, record, record_searching};
+use testkit::Held;
 
 struct Programs {
     folder: tempfile::TempDir,
@@ -29,7 +30,20 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
+/// Records a running process.
+fn recorder(pid: &str, path: &Path) -> Held {
+    let arguments = ["record", "--quiet", "--pid", pid, "--output", text(path)];
+    Held(Command::new(RECORDER).args(arguments).spawn().expect("the recorder"))
+}
+
 impl Programs {
+    /// Registers until it is ended.
+    fn forever(&self) -> Held {
+        let mut user = Command::new(&self.user);
+        user.args(["forever", "0"]).arg(&self.library).stdout(Stdio::null());
+        Held(user.spawn().expect("the program"))
+    }
+
     /// Records `user WHAT N`, with the library in the search path: what is in there is attached to beforehand.
     fn record(&self, what: &str, n: &str) -> support::Recording {
         let (user, library) = (text(&self.user), text(&self.library));
@@ -190,27 +204,17 @@ fn a_running_process_is_joined_and_left_running() {
         return;
     }
     let done = programs();
-    let mut user = Command::new(&done.user)
-        .args(["forever", "0"])
-        .arg(&done.library)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut user = done.forever();
     thread::sleep(Duration::from_millis(300));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let pid = user.id().to_string();
-    let mut recorder = Command::new(RECORDER)
-        .args(["record", "--quiet", "--pid", &pid, "--output", path.to_str().unwrap()])
-        .spawn()
-        .unwrap();
+    let mut recorder = recorder(&pid, &path);
     thread::sleep(Duration::from_secs(4));
     // SAFETY: our own child, not yet waited for.
     unsafe { libc::kill(recorder.id().cast_signed(), libc::SIGTERM) };
     let status = recorder.wait().unwrap();
     let alive = user.try_wait().unwrap().is_none();
-    let _ = user.kill();
-    let _ = user.wait();
     assert_eq!(status.code(), Some(0));
     assert!(alive, "the target must not notice");
     let trace = Trace::read(&path);
@@ -228,19 +232,11 @@ fn a_recorder_killed_outright_leaves_the_target_running_and_nothing_attached() {
         return;
     }
     let done = programs();
-    let mut user = Command::new(&done.user)
-        .args(["forever", "0"])
-        .arg(&done.library)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut user = done.forever();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let pid = user.id().to_string();
-    let mut recorder = Command::new(RECORDER)
-        .args(["record", "--quiet", "--pid", &pid, "--output", path.to_str().unwrap()])
-        .spawn()
-        .unwrap();
+    let mut recorder = recorder(&pid, &path);
     thread::sleep(Duration::from_secs(4));
     let while_recording = programs_of_ours();
     let _ = recorder.kill();
@@ -254,8 +250,6 @@ fn a_recorder_killed_outright_leaves_the_target_running_and_nothing_attached() {
     }
     thread::sleep(Duration::from_millis(200));
     let alive = user.try_wait().unwrap().is_none();
-    let _ = user.kill();
-    let _ = user.wait();
     assert!(while_recording > 0, "the recorder had attached");
     assert!(left < while_recording, "{left} programs are still loaded");
     assert!(alive);

@@ -7,21 +7,12 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{RECORDER, compile, is_root};
-
-/// Ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use testkit::Held;
 
 fn installed(program: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -32,7 +23,7 @@ fn installed(program: &str) -> bool {
 }
 
 /// Starts serving the metrics of a process; the answer is `host:port`.
-fn serve(pid: u32, options: &[&str]) -> (Running, String) {
+fn serve(pid: u32, options: &[&str]) -> (Held, String) {
     let mut child = Command::new(RECORDER)
         .args(["serve", "--listen", "0", "--no-kernel", "--interval", "200ms", "--pid", &pid.to_string()])
         .args(options)
@@ -43,7 +34,7 @@ fn serve(pid: u32, options: &[&str]) -> (Running, String) {
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
     let address =
         said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect(&said).to_owned();
-    (Running(child), address)
+    (Held(child), address)
 }
 
 fn get(address: &str, accept: &str) -> String {
@@ -54,10 +45,10 @@ fn get(address: &str, accept: &str) -> String {
     answer
 }
 
-fn target(folder: &Path) -> Running {
+fn target(folder: &Path) -> Held {
     let library = compile(folder, "verbs.c", "libibverbs.so.1", &["-shared", "-fPIC"]);
     let user = compile(folder, "user.c", "user", &["-pthread", "-ldl"]);
-    Running(Command::new(user).args(["forever", "0"]).arg(library).stdout(Stdio::null()).spawn().unwrap())
+    Held(Command::new(user).args(["forever", "0"]).arg(library).stdout(Stdio::null()).spawn().unwrap())
 }
 
 fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
@@ -125,7 +116,7 @@ fn prometheus_scrapes_what_is_served() {
         free.local_addr().unwrap().port()
     };
     let at = format!("127.0.0.1:{port}");
-    let _prometheus = Running(
+    let _prometheus = Held(
         Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
@@ -163,7 +154,7 @@ fn posts_and_polls_of_a_running_process_are_served_where_that_is_asked_for() {
     let run = |more: &[&str]| {
         let mut command = Command::new("ib_write_bw");
         command.args(["-D", "120", "-s", "64", "-p", &port]).args(more).env("LD_PRELOAD", &device);
-        Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        Held(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     };
     let _server = run(&[]);
     // A client tries only once, and ends at once where nobody listens yet.

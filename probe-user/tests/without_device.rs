@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use data_path::{
-    Counted, Held, Told, attach_to_running, can_run, check_one_after_the_other, check_posts, count_by, posts,
+    Counted, Told, attach_to_running, can_run, check_one_after_the_other, check_posts, count_by, posts,
 };
 use probe_user::contexts::{Budget, Found, find};
 use probe_user::entry::Kernel;
@@ -21,6 +21,7 @@ use probe_user::providers::{Role, inspect};
 use serde_json::Value;
 use support::announced::{Announced, MLX5, Model};
 use support::compile;
+use testkit::Held;
 
 const IRDMA: Model = Model { provider: "irdma", name: "irdma0", pci: "v00008086d00001592", abi: "5" };
 const EFA: Model = Model { provider: "efa", name: "efa_0", pci: "v00001D0Fd0000EFA0", abi: "1" };

@@ -1,8 +1,10 @@
-//! What the tests of several crates share: finding what another crate of the workspace builds.
+//! What the tests of several crates share: finding what another crate of the workspace builds, and
+//! leaving no process behind.
 
 use std::env;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::{Mutex, PoisonError};
 
 /// Set for tests by who has built the whole workspace just before: nothing is built again then. (Of one package alone,
@@ -34,4 +36,29 @@ pub fn built(package: &str, file: &str) -> PathBuf {
 
 fn target(profile: &Path) -> &Path {
     profile.parent().expect("a profile's folder lies in the target folder")
+}
+
+/// A process that does not outlive the test, whether or not that passes.
+#[derive(Debug)]
+pub struct Held(pub Child);
+
+impl Deref for Held {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -9,7 +9,7 @@
 mod attacher;
 mod cost;
 mod counting;
-mod cpu_time;
+pub mod cpu_time;
 mod failures;
 mod governor;
 mod group;

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use testkit::Held;
 
 /// The program under test.
 pub const PROBE: &str = env!("CARGO_BIN_EXE_rdma-probe");
@@ -417,16 +418,6 @@ pub fn check_one_after_the_other(told: &Told) {
     let (numbers, addresses) = (distinct("number"), distinct("address"));
     println!("{} queue pairs, {numbers} numbers, {addresses} addresses", qps.len());
     assert!(numbers < qps.len() || addresses < qps.len(), "none was used again");
-}
-
-/// A process that does not outlive the test.
-pub struct Held(pub Child);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Starts counting a process, and returns when every probe that can be is in place.

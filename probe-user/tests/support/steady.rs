@@ -99,7 +99,7 @@ pub fn counted(place: &Place<'_>, load: &Load, seconds: u32, runs_before: bool) 
     let folder = tempfile::tempdir().expect("a folder");
     let program = compile(folder.path(), "steady.c", "steady", &["-libverbs"]);
     let file = folder.path().join("did");
-    let mut steady = Ended(start(place, load, seconds, &program, &file));
+    let mut steady = testkit::Held(start(place, load, seconds, &program, &file));
     let mut printed = BufReader::new(steady.0.stdout.take().expect("a pipe")).lines();
     let first = printed.next().expect("a line").expect("a line");
     assert_eq!(first, "ready");
@@ -154,14 +154,4 @@ fn did(file: &Path) -> Did {
     let bytes = fs::read(file).unwrap_or_default();
     let words = bytes.as_chunks().0;
     std::array::from_fn(|n| words.get(n).copied().map_or(0, u64::from_ne_bytes))
-}
-
-/// A process that does not outlive this one's interest.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

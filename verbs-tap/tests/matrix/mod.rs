@@ -3,10 +3,11 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use probe_user::tap::{Counts, Reading, Tap};
+use testkit::Held;
 
 /// One run of perftest.
 #[derive(Debug, Clone, Copy)]
@@ -162,39 +163,27 @@ pub fn run(case: &Case, setting: &Setting<'_>, port: u16) -> (Seen, Seen) {
     let client = Held(command(Some(&setting.server)).spawn().expect("the client"));
     // Both are followed at the same time: counters must be opened while their process lives.
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| server.finish(case));
-        (client.finish(case), server.join().expect("the server's counts"))
+        let server = scope.spawn(|| finish(server, case));
+        (finish(client, case), server.join().expect("the server's counts"))
     })
 }
 
-/// A process that does not outlive the test.
-struct Held(Child);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Held {
-    /// Waits for its end with its counters held open, and reads them.
-    fn finish(mut self, case: &Case) -> Seen {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        let mut tap = None;
-        let status = loop {
-            if tap.is_none() {
-                tap = Tap::of(self.0.id()).unwrap_or_default();
-            }
-            if let Some(status) = self.0.try_wait().expect("wait") {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "{case:?} hangs");
-            std::thread::sleep(Duration::from_millis(1));
-        };
-        let tap = tap.unwrap_or_else(|| panic!("{case:?}: no counters were seen"));
-        Seen { reading: tap.read().expect("a reading"), succeeded: status.success() }
-    }
+/// Waits for the end of a process with its counters held open, and reads them.
+fn finish(mut process: Held, case: &Case) -> Seen {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut tap = None;
+    let status = loop {
+        if tap.is_none() {
+            tap = Tap::of(process.id()).unwrap_or_default();
+        }
+        if let Some(status) = process.try_wait().expect("wait") {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "{case:?} hangs");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let tap = tap.unwrap_or_else(|| panic!("{case:?}: no counters were seen"));
+    Seen { reading: tap.read().expect("a reading"), succeeded: status.success() }
 }
 
 fn wait_until_listening(port: u16) {

@@ -4,7 +4,8 @@ use crate::kit::{emulated, refusal, run};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use testkit::Held;
 
 /// A free TCP port. Somebody else may take it before we do; the port range is large enough for that not to matter.
 fn port() -> String {
@@ -12,7 +13,7 @@ fn port() -> String {
     listener.local_addr().expect("a bound socket has an address").port().to_string()
 }
 
-struct Server(Child);
+struct Server(Held);
 
 impl Server {
     fn start(port: &str) -> Server {
@@ -25,7 +26,7 @@ impl Server {
         let said = child.stderr.take().expect("a pipe was asked for");
         BufReader::new(said).read_line(&mut line).expect("the server says something");
         assert!(line.contains("serving emu0"), "{line}");
-        Server(child)
+        Server(Held(child))
     }
 
     /// Waits for its end and returns what it reports.
@@ -35,13 +36,6 @@ impl Server {
         out.read_to_string(&mut text).expect("the server reports");
         assert!(self.0.wait().expect("our child").success());
         serde_json::from_str(&text).expect("valid JSON")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
