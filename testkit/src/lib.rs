@@ -1,6 +1,7 @@
 //! What the tests of several crates share: finding what another crate of the workspace builds, and
 //! leaving no process behind.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -11,23 +12,27 @@ use std::sync::{Mutex, PoisonError};
 /// cargo builds every dependency anew whose features differ from those that all packages together ask for.)
 pub const BUILT: &str = "RDMA_PROBE_BUILT";
 
-/// The file that `package` builds under the name `file`, in the profile of the running test. It is built first, for
+/// The file that `package` builds under the name `file`, in the profile of the running test. It is built first, once, for
 /// `cargo test` builds no preloadable library and no other package's program; in a virtual machine, which has no cargo,
 /// it is there already.
 ///
 /// # Panics
 /// When it does not build.
 pub fn built(package: &str, file: &str) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    static DONE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
     let test = env::current_exe().expect("own path");
     let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
     if let (None, Some(cargo)) = (env::var_os(BUILT), env::var_os("CARGO")) {
-        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--package", package, "--target-dir"]).arg(target(profile));
-        build.args(profile.ends_with("release").then_some("--release"));
-        assert!(build.status().expect("cargo").success(), "cannot build {package}");
+        // Held while it builds: whoever asks for the same waits.
+        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if !done.contains(package) {
+            let mut build = Command::new(cargo);
+            build.args(["build", "--quiet", "--package", package, "--target-dir"]).arg(target(profile));
+            build.args(profile.ends_with("release").then_some("--release"));
+            assert!(build.status().expect("cargo").success(), "cannot build {package}");
+            done.insert(package.to_owned());
+        }
     }
     let built = profile.join(file);
     assert!(built.is_file(), "'{}' is not there: cargo build --package {package}", built.display());

@@ -3,7 +3,6 @@
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Once;
 
 /// The program under test.
 pub fn program() -> PathBuf {
@@ -12,10 +11,7 @@ pub fn program() -> PathBuf {
 
 /// The program, with the emulated device's library beside it.
 pub fn emulated() -> Command {
-    static BUILT: Once = Once::new();
-    BUILT.call_once(|| {
-        testkit::built("rnic-emu-preload", "librnic_emu.so");
-    });
+    testkit::built("rnic-emu-preload", "librnic_emu.so");
     let mut command = Command::new(program());
     command.env_remove("LD_PRELOAD");
     command
